@@ -1,0 +1,1 @@
+"""Run a plan with PyTorch's own parallelism and measure it."""

@@ -1,0 +1,175 @@
+"""The machine: devices, links and the tiers that a group of ranks crosses.
+
+Every rate is bytes per second in one direction. A cluster is a nest of domains: ``tiers[0]``
+is what joins the devices of one node (or NVLink domain), each further tier joins the domains
+of the tier before it. Ranks are numbered along the nest, so a group of ``degree`` ranks that
+lie ``stride`` apart has a fixed number of members in every domain.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+LinkKind = Literal[
+    "nvlink",
+    "xgmi",
+    "pcie",
+    "infiniband",
+    "roce",
+    "efa",
+    "ethernet",
+    "gloo",
+    "ici",
+    "hccs",
+    "neuronlink",
+    "none",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One accelerator (or one CPU rank), as its vendor describes it."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: str
+    kind: Literal["gpu", "tpu", "npu", "cpu"] = "gpu"
+    vendor: str = ""
+    compute_capability: str = ""
+    memory_bytes: int
+    """What the driver reports as total: the context is still to be taken off."""
+    memory_bytes_per_second: float
+    flops_per_second: Mapping[str, float] = field(default_factory=dict)
+    """Dense peak by dtype: fp32, tf32, fp16, bf16, fp8, fp4 (fp32 accumulation)."""
+    multiprocessors: int = 0
+    l2_bytes: int = 0
+    pcie_bytes_per_second: float = 0.0
+    watts: float = 0.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("memory_bytes", "memory_bytes_per_second"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"device {self.name}: {name} must be positive")
+        if not self.flops_per_second or min(self.flops_per_second.values()) <= 0:
+            raise ValueError(f"device {self.name}: needs at least one positive peak rate")
+
+    def peak_flops_per_second(self, dtype: str) -> float:
+        """Dense peak for a dtype, falling back to the next wider one the device has.
+
+        Raises:
+            ValueError: If no rate at least as wide is known.
+        """
+        widths = {"fp4": 0, "fp8": 1, "bf16": 2, "fp16": 2, "tf32": 3, "fp32": 4}
+        if dtype in self.flops_per_second:
+            return self.flops_per_second[dtype]
+        wider = [d for d in self.flops_per_second if widths.get(d, 9) >= widths.get(dtype, 9)]
+        if not wider:
+            raise ValueError(f"device {self.name} has no rate for {dtype}")
+        return self.flops_per_second[min(wider, key=lambda d: widths[d])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """One level of the nest: ``size`` ranks joined by one kind of link."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: str
+    size: int
+    """Ranks in one domain of this tier; 0 for the outermost tier: as many as there are."""
+    link: LinkKind
+    bytes_per_second: float
+    """What one rank alone can send over this tier."""
+    uplink_bytes_per_second: float = 0.0
+    """What all ranks of one *inner* domain can send together (its network cards); 0: no limit."""
+    latency_seconds: float
+    switched: bool = True
+    """Every rank reaches every other at full rate (NVSwitch, fat tree), not only neighbours."""
+    generation: str = ""
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ValueError(f"tier {self.name}: size must not be negative, got {self.size}")
+        if self.bytes_per_second <= 0 or self.latency_seconds < 0:
+            raise ValueError(f"tier {self.name}: needs a positive rate and a latency of 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Equal devices in nested domains, innermost tier first."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: str
+    device: Device
+    tiers: tuple[Tier, ...]
+    host_memory_bytes: int = 0
+    """Of one node; 0 if unknown."""
+    usd_per_device_hour: float = 0.0
+    """0 if no price was published."""
+    num_devices: int = 0
+    """Devices that exist; 0 for any number."""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.tiers:
+            raise ValueError(f"cluster {self.name}: needs at least one tier")
+        sizes = [tier.size for tier in self.tiers[:-1]]
+        if any(size < 1 for size in sizes) or sizes != sorted(sizes):
+            raise ValueError(f"cluster {self.name}: tier sizes must grow outwards, got {[*sizes]}")
+
+    @property
+    def devices_per_node(self) -> int:
+        """Ranks of the innermost domain."""
+        return self.tiers[0].size or self.num_devices or 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """How groups of ranks lie in the nest; every field is an array over groups.
+
+    ``members[i]`` is the number of ranks of one group inside one domain of tier ``i``, so
+    ``members[-1]`` is the whole group. ``sharers[i]`` is how many groups of the same kind
+    work at once inside one domain of tier ``i`` and so share its uplink to tier ``i + 1``.
+    """
+
+    degree: NDArray[np.int64]
+    members: tuple[NDArray[np.int64], ...]
+    sharers: tuple[NDArray[np.int64], ...]
+
+    @property
+    def outermost_tier(self) -> NDArray[np.int64]:
+        """Index of the widest tier that the group crosses (0 for a group inside a node)."""
+        index = np.zeros_like(self.degree)
+        for i, inner in enumerate(self.members[:-1]):
+            index = np.where(inner < self.degree, i + 1, index)
+        return index
+
+
+def span(cluster: Cluster, *, degree: object, stride: object) -> Span:
+    """Where the groups of one parallel axis lie; broadcasts over ``degree`` and ``stride``.
+
+    A domain of ``size`` ranks holds ``size / stride`` members of a group (at least one, at
+    most all), and ``min(stride, size)`` groups side by side.
+
+    Args:
+        cluster: The nest.
+        degree: Ranks in one group.
+        stride: Distance between neighbours, the product of the inner axes' degrees.
+    """
+    degrees, strides = np.broadcast_arrays(
+        np.asarray(degree, np.int64), np.asarray(stride, np.int64)
+    )
+    members, sharers = [], []
+    for tier in cluster.tiers[:-1]:
+        inside = np.clip(tier.size // strides, 1, degrees)
+        members.append(inside)
+        sharers.append(np.minimum(strides, tier.size))
+    outer = cluster.tiers[-1].size or np.iinfo(np.int64).max
+    members.append(degrees.copy())
+    sharers.append(np.minimum(strides, outer))
+    return Span(degree=degrees, members=tuple(members), sharers=tuple(sharers))
