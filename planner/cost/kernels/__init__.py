@@ -1,0 +1,1 @@
+"""Seconds of single kernels on one device."""
