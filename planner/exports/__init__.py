@@ -1,1 +1,1 @@
-
+"""Hand a plan to the frameworks that people run."""

@@ -1,1 +1,1 @@
-
+"""Readers of results: tables, plots, pages, traces. Nothing computes here."""

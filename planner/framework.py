@@ -1,0 +1,83 @@
+"""What a training framework does by habit: data, one TOML file each, with its source."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from planner.job import Job
+from planner.layout import Layout
+from planner.ops import Implementation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """Habits that decide bytes and overlap. Bytes are per parameter unless named otherwise."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: str
+    source: str = ""
+
+    # Model states
+    gradient_bytes: int = 4
+    """Of the buffer that accumulates gradients, under mixed precision."""
+    master_bytes: int = 4
+    """Of the float32 copy of the parameters, under mixed precision; 0 if there is none."""
+    fsdp_master_is_parameter: bool = False
+    """The ZeRO-3 shard itself is float32 and is cast as it is gathered (FSDP2)."""
+    zero2_shards_gradients: bool = True
+    transient_gradient_bytes: int = 0
+    """Of a second, short-lived gradient per parameter (autograd's own, before it is added)."""
+    vocabulary_multiple: int = 1
+    """The vocabulary is padded to a multiple of this times ``tp``."""
+    stage_rule: Literal["balanced", "even", "nanotron", "torchtitan"] = "balanced"
+    counts_both_embeddings: bool = False
+    """Tied embeddings have a second copy on the last stage when ``pp > 1``."""
+
+    # Kernels
+    fused_attention: bool = True
+    dropout: bool = False
+    fused_activation: bool = False
+    fused_norm: bool = True
+    fused_loss: bool = False
+    saves_gathered_input: bool = True
+
+    # Buffers, bytes in all
+    gradient_bucket_bytes: int = 25 * 2**20
+    """Of one gradient bucket that is reduced while backward goes on."""
+    gathered_layers: int = 2
+    """ZeRO-3: layers whose whole parameters are held at once (current and prefetched)."""
+    context_bytes: int = 600 * 2**20
+    """Device context, libraries and cuBLAS workspace."""
+    communicator_bytes: int = 80 * 2**20
+    """Of each NCCL communicator's channels."""
+    fragmentation: float = 0.06
+    """Reserved over allocated, less one."""
+
+    # Time
+    overlaps_gradient_reduction: bool = True
+    overlaps_parameter_gather: bool = True
+    overlaps_tensor_parallel: float = 0.0
+    """Share of tensor-parallel communication hidden behind its own GEMM."""
+    overlaps_pipeline: bool = False
+    """Sends between stages go on behind compute."""
+    reduces_every_microbatch: bool = False
+    """Gradients are reduced after every microbatch (ZeRO-2/3), not once per step."""
+    host_seconds_per_layer: float = 0.0
+    """Python and launch time of one layer and pass, which hides small kernels."""
+    host_seconds_per_step: float = 0.0
+
+    def implementation(self, job: Job, *, fused_loss: bool | None = None) -> Implementation:
+        """How this framework's kernels keep and move bytes in this job."""
+        return Implementation(
+            activation_bytes=job.numbers.activation_bytes,
+            fused_attention=self.fused_attention,
+            dropout=self.dropout,
+            fused_activation=self.fused_activation,
+            saves_gathered_input=self.saves_gathered_input,
+            fused_loss=self.fused_loss if fused_loss is None else fused_loss,
+            fused_norm=self.fused_norm,
+        )
+
+    def uses_fused_loss(self, layout: Layout) -> bool:
+        """Whether this layout's loss is fused: its own wish, or the framework's habit."""
+        return self.fused_loss if layout.fused_loss is None else layout.fused_loss

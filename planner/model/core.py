@@ -1,0 +1,124 @@
+"""A model is a chain: an embedding, runs of equal layers, a head with its loss."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from planner.model.convolution import Bottleneck, ImageHead, Stem
+from planner.model.ends import Embedding, Head
+from planner.model.transformer import TransformerLayer
+from planner.ops import Implementation, Op, Shard, count_parameters
+
+Layer = TransformerLayer | Bottleneck
+Block = Embedding | TransformerLayer | Head | Stem | Bottleneck | ImageHead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Equal layers in a row."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    block: Layer
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"a run needs at least 1 layer, got {self.count}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What is trained."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    name: str
+    family: Literal["decoder", "encoder", "encoder-decoder", "vision", "convolution"]
+    embedding: Embedding | Stem
+    layers: tuple[Run, ...]
+    head: Head | ImageHead
+    tied: bool = False
+    """Embedding and head share one matrix (``head.parameters`` then counts it once)."""
+    sequence_length: int
+    """The model's own; 1 for images, whose unit is the sample."""
+    extra_parameters: int = 0
+    """Elements outside the chain (a pooler, a vision tower), held by the last stage."""
+    assumptions: tuple[str, ...] = ()
+    """What was not in the source and had to be assumed."""
+    source: str = ""
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that a pipeline can share out."""
+        return sum(run.count for run in self.layers)
+
+    @property
+    def hidden(self) -> int:
+        """Width of the residual stream (channels for images)."""
+        return self.embedding.hidden
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding; 0 for images."""
+        return self.embedding.vocabulary if isinstance(self.embedding, Embedding) else 0
+
+    @property
+    def whole(self) -> Shard:
+        """The shard of a single device: one sequence, nothing cut."""
+        return Shard(microbatch=1, sequence_length=self.sequence_length)
+
+    @property
+    def layer_kinds(self) -> tuple[Layer, ...]:
+        """The distinct layers, in order of first appearance."""
+        return tuple(dict.fromkeys(run.block for run in self.layers))
+
+    def layer_kind_indices(self) -> np.ndarray:
+        """For each layer in order, its index in ``layer_kinds``."""
+        kinds = self.layer_kinds
+        return np.concatenate([np.full(run.count, kinds.index(run.block)) for run in self.layers])
+
+    @property
+    def total_parameters(self) -> int:
+        """Distinct trainable elements (a tied matrix counts once).
+
+        Without the padding of the vocabulary that frameworks add.
+        """
+        return self._sum_parameters(active=False)
+
+    @property
+    def active_parameters(self) -> int:
+        """Elements that one token meets: of the routed experts only ``experts_per_token``."""
+        return self._sum_parameters(active=True)
+
+    def _sum_parameters(self, *, active: bool) -> int:
+        total = self.extra_parameters
+        for block, count in self.chain():
+            counts = count_parameters(block.ops(self.whole, Implementation()))
+            share = block.active_expert_share if active else 1.0
+            total += count * round(counts.dense + counts.expert * share)
+        if self.tied and isinstance(self.head, Head):
+            total -= self.head.shared_with_embedding
+        return int(total)
+
+    def chain(self) -> tuple[tuple[Block, int], ...]:
+        """Every block of the model with its count, in order."""
+        runs = tuple((run.block, run.count) for run in self.layers)
+        return ((self.embedding, 1), *runs, (self.head, 1))
+
+    def forward_flops_per_sequence(self, sequence_length: int | None = None) -> float:
+        """Matrix FLOPs of one sequence's forward pass, nothing recomputed."""
+        shard = Shard(sequence_length=sequence_length or self.sequence_length)
+        return float(
+            sum(
+                count * op.forward_flops
+                for block, count in self.chain()
+                for op in block.ops(shard, Implementation())
+            )
+        )
+
+
+def block_ops(block: Block, shard: Shard, implementation: Implementation) -> tuple[Op, ...]:
+    """The op list of any block."""
+    return block.ops(shard, implementation)
