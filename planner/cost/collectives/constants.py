@@ -1,0 +1,104 @@
+"""The few physical numbers of communication, read from a calibration file."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from importlib import resources
+
+from planner.cluster import LinkKind
+
+ALGORITHMS = ("ring", "tree", "nvls", "all_to_all", "send_recv")
+LINK_KINDS = tuple(LinkKind.__args__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkConstants:
+    """How a kind of link behaves under a collective library, relative to its data sheet."""
+
+    rate_fraction: float = 0.8
+    """Sustained share of the line rate for large messages."""
+    hop_factor: float = 0.25
+    """Start-up of one hop of a tiny message, as a share of the tier's latency (low-latency
+    protocols need less than the Simple protocol that the tier's figure describes)."""
+    fill_factor: float = 0.25
+    """Start-up of one hop of a chunked message that has to be filled, as a share of the same:
+    sets the size at which half of the rate is reached."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate_fraction <= 1.2:
+            raise ValueError(f"rate_fraction must lie in (0, 1.2], got {self.rate_fraction}")
+        if self.hop_factor < 0 or self.fill_factor < 0:
+            raise ValueError("hop_factor and fill_factor must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicationConstants:
+    """What a collective library adds to the data sheet of a cluster."""
+
+    links: Mapping[str, LinkConstants] = field(default_factory=dict)
+    """By link kind; a kind that is not named takes ``other``."""
+    other: LinkConstants = LinkConstants()
+    base_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Launch and handshake of one call, by algorithm; ``other_base_seconds`` if not named."""
+    other_base_seconds: float = 6e-6
+    tree_rate_fraction: float = 0.95
+    """What a tree sustains of the ring's rate."""
+    switch_rate_fraction: float = 0.57
+    """Buffer bytes per second of a switch reduction (NVLS) over the line rate of one rank."""
+    all_to_all_rate_fraction: float = 0.95
+    """What an all-to-all sustains of the ring's rate: many small peers instead of one."""
+    peer_seconds: float = 3e-7
+    """Start-up per peer of an all-to-all."""
+    degradation_exponent: float = 0.02
+    """The rate between domains falls as ``(domains / 2) ** -exponent``: collisions of flows in
+    the fabric and stragglers. Clean fabrics: about 0.01-0.03 (arXiv 2411.13055, 4 to 512
+    nodes); a shared, untuned one: 0.75 (Ultra-Scale Playbook, 2 to 64 nodes)."""
+    source: str = ""
+    rows: int = 0
+    """Measurements behind the numbers; 0 for priors."""
+    median_error: float = 0.0
+    """Median absolute relative residual over those rows."""
+
+    def link(self, kind: str) -> LinkConstants:
+        """Constants of a link kind."""
+        return self.links.get(kind, self.other)
+
+    def base(self, algorithm: str) -> float:
+        """Launch and handshake of one call of an algorithm, in seconds."""
+        return self.base_seconds.get(algorithm, self.other_base_seconds)
+
+    def to_dict(self) -> dict:
+        """Plain numbers for a JSON file."""
+        return asdict(replace(self, links=dict(self.links), base_seconds=dict(self.base_seconds)))
+
+
+def read_communication(table: Mapping) -> CommunicationConstants:
+    """Constants from the plain numbers of a JSON file; refuses unknown keys.
+
+    Raises:
+        ValueError: Naming the key, link kind or algorithm that is not known.
+
+    >>> read_communication({"links": {"nvlink": {"rate_fraction": 0.8}}}).link("nvlink").hop_factor
+    0.25
+    """
+    table = dict(table)
+    links = table.pop("links", {})
+    unknown = [kind for kind in links if kind not in LINK_KINDS]
+    unknown += [name for name in table.get("base_seconds", {}) if name not in ALGORITHMS]
+    if unknown:
+        raise ValueError(f"communication constants: unknown link or algorithm {unknown[0]!r}")
+    try:
+        if "other" in table:
+            table["other"] = LinkConstants(**table["other"])
+        table["links"] = {kind: LinkConstants(**values) for kind, values in links.items()}
+        return CommunicationConstants(**table)
+    except TypeError as error:
+        raise ValueError(f"communication constants: {error}") from None
+
+
+@lru_cache(maxsize=1)
+def default_communication() -> CommunicationConstants:
+    """The fit to published measurements that ships with the planner."""
+    path = resources.files("planner") / "presets" / "calibrations" / "communication.json"
+    return read_communication(json.loads(path.read_text(encoding="utf-8"))["constants"])

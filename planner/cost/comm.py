@@ -1,0 +1,152 @@
+"""Communication time: seconds of collectives and of pipeline neighbours on a cluster.
+
+A library such as NCCL picks the quickest of its algorithms for each size, and so does this
+module: every legal algorithm is priced and the least time counts. Each time grows with the
+bytes, so the least one does too.
+"""
+
+from typing import Literal
+
+import numpy as np
+
+from planner.cluster import Cluster, Span
+from planner.cluster import span as span_of
+from planner.cost.collectives.algorithms import (
+    FIRST_SWITCH_REDUCTION_CAPABILITY,
+    all_to_all_seconds,
+    broadcast_seconds,
+    hierarchical_seconds,
+    paths,
+    ring_seconds,
+    send_recv_path_seconds,
+    switch_seconds,
+    tree_seconds,
+)
+from planner.cost.collectives.constants import (
+    CommunicationConstants,
+    LinkConstants,
+    default_communication,
+    read_communication,
+)
+
+__all__ = [
+    "KINDS",
+    "Collective",
+    "CommunicationConstants",
+    "LinkConstants",
+    "collective_seconds",
+    "default_communication",
+    "read_communication",
+    "send_recv_seconds",
+    "supports_switch_reduction",
+]
+
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
+KINDS: tuple[Collective, ...] = Collective.__args__
+
+
+def collective_seconds(
+    kind: Collective,
+    buffer_bytes,
+    *,
+    span: Span,
+    cluster: Cluster,
+    constants: CommunicationConstants,
+):
+    """Seconds of one collective of every group of a parallel axis, all groups at once.
+
+    Args:
+        kind: One of ``KINDS``.
+        buffer_bytes: The whole array: the gathered output of an all-gather, the full input
+            of a reduce-scatter, one rank's send buffer of an all-to-all. Broadcasts.
+        span: Where the groups lie; groups of one rank cost nothing.
+        cluster: The nest of tiers.
+        constants: Fitted rates and start-ups.
+
+    Raises:
+        ValueError: For an unknown kind.
+
+    >>> from planner.catalogue import load_cluster
+    >>> cluster = load_cluster("h100-sxm5-80gb:8")
+    >>> inside = span_of(cluster, degree=[1, 8], stride=1)
+    >>> times = collective_seconds(
+    ...     "all_reduce", 1e9, span=inside, cluster=cluster, constants=default_communication()
+    ... )
+    >>> times.shape, float(times[0])
+    ((2,), 0.0)
+    """
+    if kind not in KINDS:
+        raise ValueError(f"a collective is one of {', '.join(KINDS)}, got {kind!r}")
+    buffers = np.asarray(buffer_bytes, float)
+    route = paths(span, cluster, constants)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        times = np.minimum.reduce(
+            [np.asarray(t) for t in _candidates(kind, buffers, route, cluster, constants)]
+        )
+    return np.where((span.degree > 1) & (buffers > 0), times, 0.0)
+
+
+def _candidates(kind, buffers, route, cluster, constants):
+    """Times of the algorithms that may carry this collective."""
+    if kind == "all_to_all":
+        return [all_to_all_seconds(buffers, route, constants)]
+    if kind == "broadcast":
+        return [broadcast_seconds(buffers, route, constants)]
+    if kind in ("all_gather", "reduce_scatter"):
+        return [ring_seconds(buffers, route, constants, passes=1)]
+    times = [
+        ring_seconds(buffers, route, constants, passes=2),
+        tree_seconds(buffers, route, constants),
+        hierarchical_seconds(buffers, route, constants),
+    ]
+    if supports_switch_reduction(cluster):
+        line = cluster.tiers[0].bytes_per_second
+        switch = switch_seconds(buffers, route, constants, line_bytes_per_second=line)
+        # The switch reduces only among ranks that it joins.
+        times.append(np.where(route[0].used, switch, np.inf))
+    return times
+
+
+def supports_switch_reduction(cluster: Cluster) -> bool:
+    """Whether the innermost switch adds by itself (NVLink SHARP, Hopper and later)."""
+    tier = cluster.tiers[0]
+    try:
+        capability = float(cluster.device.compute_capability)
+    except ValueError:
+        return False
+    return (
+        tier.link == "nvlink"
+        and tier.switched
+        and tier.size > 2
+        and capability >= FIRST_SWITCH_REDUCTION_CAPABILITY
+    )
+
+
+def send_recv_seconds(
+    buffer_bytes, *, stride, cluster: Cluster, constants: CommunicationConstants, degree=2
+):
+    """Seconds in which every pipeline stage passes one message to its neighbour.
+
+    A pipeline that leaves the node somewhere waits for that slowest boundary, so the widest
+    tier that ``degree`` stages cross is charged.
+
+    Args:
+        buffer_bytes: One message. Broadcasts.
+        stride: Distance in ranks between neighbouring stages.
+        cluster: The nest of tiers.
+        constants: Fitted rates and start-ups.
+        degree: Stages of the pipeline.
+    """
+    buffers = np.asarray(buffer_bytes, float)
+    strides, degrees = np.asarray(stride, np.int64), np.asarray(degree, np.int64)
+    lies = span_of(cluster, degree=degrees, stride=strides)
+    # Two neighbours on either side of a boundary: one member in each narrower domain.
+    outermost = lies.outermost_tier
+    members = tuple(
+        np.where((outermost > i) | (lies.degree < 2), 1, 2) for i in range(len(cluster.tiers))
+    )
+    pair = Span(degree=np.minimum(lies.degree, 2), members=members, sharers=lies.sharers)
+    route = paths(pair, cluster, constants)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        times = send_recv_path_seconds(buffers, route, constants)
+    return np.where((pair.degree > 1) & (buffers > 0), times, 0.0)
