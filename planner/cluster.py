@@ -8,6 +8,7 @@ lie ``stride`` apart has a fixed number of members in every domain.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -27,6 +28,9 @@ LinkKind = Literal[
     "neuronlink",
     "none",
 ]
+DeviceKind = Literal["gpu", "tpu", "npu", "cpu"]
+FromMemory = Literal["no", "partial", "yes"]
+"""Whether the figures of a preset have a source, lack one in part, or have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +40,10 @@ class Device:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     name: str
-    kind: Literal["gpu", "tpu", "npu", "cpu"] = "gpu"
+    kind: DeviceKind = "gpu"
     vendor: str = ""
+    architecture: str = ""
+    """Generation, such as Volta, Ampere, Ada, Hopper, Blackwell, CDNA3, Gaudi2, TPU v5e, CPU."""
     compute_capability: str = ""
     memory_bytes: int
     """What the driver reports as total: the context is still to be taken off."""
@@ -46,9 +52,17 @@ class Device:
     """Dense peak by dtype: fp32, tf32, fp16, bf16, fp8, fp4 (fp32 accumulation)."""
     multiprocessors: int = 0
     l2_bytes: int = 0
+    link: LinkKind = "none"
+    """What joins devices of this kind inside one node, PCIe aside."""
+    link_bytes_per_second: float = 0.0
+    """All links of one device together, one direction."""
+    link_domain: int = 0
+    """Devices that these links can join: 2 for a bridge over a pair; 0 for all of a node."""
     pcie_bytes_per_second: float = 0.0
     watts: float = 0.0
     source: str = ""
+    from_memory: FromMemory = "no"
+    notes: str = ""
 
     def __post_init__(self) -> None:
         for name in ("memory_bytes", "memory_bytes_per_second"):
@@ -84,9 +98,14 @@ class Tier:
     link: LinkKind
     bytes_per_second: float
     """What one rank alone can send over this tier."""
+    peer_bytes_per_second: float = 0.0
+    """What one rank can send to one single peer; 0 for the whole rate. A full mesh (MI300X) or
+    a cube mesh (V100) splits a rank's links among its peers, a switch does not."""
     uplink_bytes_per_second: float = 0.0
     """What all ranks of one *inner* domain can send together (its network cards); 0: no limit."""
     latency_seconds: float
+    """Start-up of one hop, software included, as NCCL states it for its Simple protocol: NVLink
+    3.4 us, PCIe 5.7, network 14; the cost model scales it by fitted factors per link kind."""
     switched: bool = True
     """Every rank reaches every other at full rate (NVSwitch, fat tree), not only neighbours."""
     generation: str = ""
@@ -107,13 +126,20 @@ class Cluster:
     name: str
     device: Device
     tiers: tuple[Tier, ...]
+    devices_per_host: int = 0
+    """Devices under one operating system; 0 for those of the innermost domain (an NVLink
+    domain of 72 spans 18 hosts, a pair inside a box does not fill one)."""
     host_memory_bytes: int = 0
-    """Of one node; 0 if unknown."""
+    """Of one host; 0 if unknown."""
     usd_per_device_hour: float = 0.0
     """0 if no price was published."""
+    price_source: str = ""
+    """Date, region and source of the price."""
     num_devices: int = 0
     """Devices that exist; 0 for any number."""
     source: str = ""
+    from_memory: FromMemory = "no"
+    notes: str = ""
 
     def __post_init__(self) -> None:
         if not self.tiers:
@@ -121,6 +147,15 @@ class Cluster:
         sizes = [tier.size for tier in self.tiers[:-1]]
         if any(size < 1 for size in sizes) or sizes != sorted(sizes):
             raise ValueError(f"cluster {self.name}: tier sizes must grow outwards, got {[*sizes]}")
+        sizes += [self.tiers[-1].size] if self.tiers[-1].size else []
+        if any(outer % inner for inner, outer in pairwise(sizes)):
+            raise ValueError(
+                f"cluster {self.name}: each tier must hold whole domains of the one inside it, "
+                f"got sizes {sizes}"
+            )
+        for name in ("devices_per_host", "host_memory_bytes", "usd_per_device_hour"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"cluster {self.name}: {name} must not be negative")
 
     @property
     def devices_per_node(self) -> int:
