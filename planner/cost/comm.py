@@ -34,6 +34,7 @@ __all__ = [
     "Collective",
     "CommunicationConstants",
     "LinkConstants",
+    "algorithm_seconds",
     "collective_seconds",
     "default_communication",
     "read_communication",
@@ -75,35 +76,52 @@ def collective_seconds(
     >>> times.shape, float(times[0])
     ((2,), 0.0)
     """
+    times = algorithm_seconds(
+        kind, buffer_bytes, span=span, cluster=cluster, constants=constants
+    ).values()
+    return np.minimum.reduce([*times])
+
+
+def algorithm_seconds(
+    kind: Collective,
+    buffer_bytes,
+    *,
+    span: Span,
+    cluster: Cluster,
+    constants: CommunicationConstants,
+) -> dict[str, np.ndarray]:
+    """Seconds by each algorithm that may carry a collective; infinite where it may not.
+
+    Arguments and errors are those of ``collective_seconds``, which takes the least of these.
+    """
     if kind not in KINDS:
         raise ValueError(f"a collective is one of {', '.join(KINDS)}, got {kind!r}")
     buffers = np.asarray(buffer_bytes, float)
-    route = paths(span, cluster, constants)
+    route = paths(span, cluster, constants, kind=kind)
     with np.errstate(divide="ignore", invalid="ignore"):
-        times = np.minimum.reduce(
-            [np.asarray(t) for t in _candidates(kind, buffers, route, cluster, constants)]
-        )
-    return np.where((span.degree > 1) & (buffers > 0), times, 0.0)
+        times = _candidates(kind, buffers, route, cluster, constants)
+    nothing_to_do = (span.degree <= 1) | (buffers <= 0)
+    return {name: np.where(nothing_to_do, 0.0, seconds) for name, seconds in times.items()}
 
 
 def _candidates(kind, buffers, route, cluster, constants):
-    """Times of the algorithms that may carry this collective."""
+    """Times of the algorithms by name."""
     if kind == "all_to_all":
-        return [all_to_all_seconds(buffers, route, constants)]
+        return {"all_to_all": all_to_all_seconds(buffers, route, constants)}
     if kind == "broadcast":
-        return [broadcast_seconds(buffers, route, constants)]
+        return {"broadcast": broadcast_seconds(buffers, route, constants)}
     if kind in ("all_gather", "reduce_scatter"):
-        return [ring_seconds(buffers, route, constants, passes=1)]
-    times = [
-        ring_seconds(buffers, route, constants, passes=2),
-        tree_seconds(buffers, route, constants),
-        hierarchical_seconds(buffers, route, constants),
-    ]
+        return {"ring": ring_seconds(buffers, route, constants, passes=1, kind=kind)}
+    times = {
+        "ring": ring_seconds(buffers, route, constants, passes=2),
+        "tree": tree_seconds(buffers, route, constants),
+        "hierarchical": hierarchical_seconds(buffers, route, constants),
+    }
     if supports_switch_reduction(cluster):
         line = cluster.tiers[0].bytes_per_second
         switch = switch_seconds(buffers, route, constants, line_bytes_per_second=line)
         # The switch reduces only among ranks that it joins.
-        times.append(np.where(route[0].used, switch, np.inf))
+        times["nvls"] = np.where(route[0].used, switch, np.inf)
     return times
 
 
@@ -146,7 +164,7 @@ def send_recv_seconds(
         np.where((outermost > i) | (lies.degree < 2), 1, 2) for i in range(len(cluster.tiers))
     )
     pair = Span(degree=np.minimum(lies.degree, 2), members=members, sharers=lies.sharers)
-    route = paths(pair, cluster, constants)
+    route = paths(pair, cluster, constants, kind="send_recv")
     with np.errstate(divide="ignore", invalid="ignore"):
         times = send_recv_path_seconds(buffers, route, constants)
     return np.where((pair.degree > 1) & (buffers > 0), times, 0.0)

@@ -43,8 +43,10 @@ class Path:
         return self.domains > 1
 
 
-def paths(span: Span, cluster: Cluster, constants: CommunicationConstants) -> list[Path]:
-    """One path per tier, innermost first.
+def paths(
+    span: Span, cluster: Cluster, constants: CommunicationConstants, *, kind: str = ""
+) -> list[Path]:
+    """One path per tier, innermost first, with the rates that a collective sustains on it.
 
     The ranks of an inner domain send over a tier at most what their own cards carry, and at
     most their share of the domain's uplink, which the groups that run side by side divide:
@@ -73,7 +75,7 @@ def paths(span: Span, cluster: Cluster, constants: CommunicationConstants) -> li
                 members=members,
                 domains=domains,
                 crossings=(domains - 1) * outer_domains,
-                bytes_per_second=rate * link.rate_fraction,
+                bytes_per_second=rate * link.rate_fraction * constants.rate_fraction(kind),
                 hop_seconds=tier.latency_seconds * link.hop_factor,
                 fill_seconds=tier.latency_seconds * link.fill_factor,
             )
@@ -82,7 +84,7 @@ def paths(span: Span, cluster: Cluster, constants: CommunicationConstants) -> li
     return found
 
 
-def ring_seconds(buffer_bytes, route: list[Path], constants, *, passes):
+def ring_seconds(buffer_bytes, route: list[Path], constants, *, passes, kind=""):
     """A ring through the whole group, its slowest link carrying the stream.
 
         t = base + passes * sum of hops + pipelined(passes * (n - 1) / n * buffer / slowest rate)
@@ -92,6 +94,7 @@ def ring_seconds(buffer_bytes, route: list[Path], constants, *, passes):
         route: The tiers that the group meets.
         constants: Rates and start-ups.
         passes: 1 for an all-gather or a reduce-scatter, 2 for an all-reduce.
+        kind: The collective, for its own start-up if the constants name one.
     """
     slowest = np.minimum.reduce([np.where(p.used, p.bytes_per_second, np.inf) for p in route])
     hops = sum(p.crossings * p.hop_seconds for p in route)
@@ -99,7 +102,7 @@ def ring_seconds(buffer_bytes, route: list[Path], constants, *, passes):
     wire = ring_wire_seconds(
         buffer_bytes, ranks=route[-1].members, passes=passes, bytes_per_second=slowest
     )
-    latency = constants.base("ring") + passes * hops
+    latency = constants.base("ring", kind) + passes * hops
     return pipelined_seconds(wire, latency_seconds=latency, fill_seconds=passes * fill)
 
 
@@ -192,7 +195,7 @@ def all_to_all_seconds(buffer_bytes, route: list[Path], constants):
             buffer_bytes,
             ranks=ranks,
             inside=p.inside,
-            domain_bytes_per_second=p.bytes_per_second * constants.all_to_all_rate_fraction,
+            domain_bytes_per_second=p.bytes_per_second,
         )
         wire = np.maximum(wire, np.where(p.used, crossing, 0.0))
         hop = np.maximum(hop, p.used * p.hop_seconds)

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib import resources
 
 from planner.cluster import LinkKind
 
-ALGORITHMS = ("ring", "tree", "nvls", "all_to_all", "send_recv")
+ALGORITHMS = ("ring", "tree", "nvls")
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 LINK_KINDS = tuple(LinkKind.__args__)
 
 
@@ -40,14 +41,15 @@ class CommunicationConstants:
     """By link kind; a kind that is not named takes ``other``."""
     other: LinkConstants = LinkConstants()
     base_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Launch and handshake of one call, by algorithm; ``other_base_seconds`` if not named."""
+    """Launch and handshake of one call by algorithm, or by collective where that differs."""
     other_base_seconds: float = 6e-6
     tree_rate_fraction: float = 0.95
     """What a tree sustains of the ring's rate."""
     switch_rate_fraction: float = 0.57
     """Buffer bytes per second of a switch reduction (NVLS) over the line rate of one rank."""
-    all_to_all_rate_fraction: float = 0.95
-    """What an all-to-all sustains of the ring's rate: many small peers instead of one."""
+    kind_rate_fractions: Mapping[str, float] = field(default_factory=dict)
+    """What each collective sustains of the link's rate; 1 if not named. An all-to-all has many
+    small peers, a library may have written one collective with less care than another."""
     peer_seconds: float = 3e-7
     """Start-up per peer of an all-to-all."""
     degradation_exponent: float = 0.02
@@ -64,13 +66,18 @@ class CommunicationConstants:
         """Constants of a link kind."""
         return self.links.get(kind, self.other)
 
-    def base(self, algorithm: str) -> float:
-        """Launch and handshake of one call of an algorithm, in seconds."""
-        return self.base_seconds.get(algorithm, self.other_base_seconds)
+    def base(self, algorithm: str, kind: str = "") -> float:
+        """Launch and handshake of one call, of the collective if named, else of its algorithm."""
+        seconds = self.base_seconds
+        return seconds.get(kind, seconds.get(algorithm, self.other_base_seconds))
+
+    def rate_fraction(self, kind: str) -> float:
+        """What a collective sustains of the link's rate."""
+        return self.kind_rate_fractions.get(kind, 1.0)
 
     def to_dict(self) -> dict:
         """Plain numbers for a JSON file."""
-        return asdict(replace(self, links=dict(self.links), base_seconds=dict(self.base_seconds)))
+        return asdict(self)
 
 
 def read_communication(table: Mapping) -> CommunicationConstants:
@@ -85,7 +92,8 @@ def read_communication(table: Mapping) -> CommunicationConstants:
     table = dict(table)
     links = table.pop("links", {})
     unknown = [kind for kind in links if kind not in LINK_KINDS]
-    unknown += [name for name in table.get("base_seconds", {}) if name not in ALGORITHMS]
+    unknown += [n for n in table.get("base_seconds", {}) if n not in ALGORITHMS + KINDS]
+    unknown += [n for n in table.get("kind_rate_fractions", {}) if n not in KINDS]
     if unknown:
         raise ValueError(f"communication constants: unknown link or algorithm {unknown[0]!r}")
     try:
