@@ -1,0 +1,6 @@
+"""Placeholder."""
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""

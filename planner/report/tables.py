@@ -1,0 +1,57 @@
+"""Tables for the terminal, from the documents of ``describe``."""
+
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from planner.units import format_count
+
+
+def grid(title: str, *columns: str, right: int = 99) -> Table:
+    """An open table; columns from index ``right`` on are numbers."""
+    from rich import box
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index >= right else "left")
+    return table
+
+
+def model_tables(document: dict[str, Any]) -> list[Any]:
+    """``planner show``."""
+    head = Text(f"{document['name']}: {document['family']}, {document['layers']} layers, ")
+    head.append(f"hidden {document['hidden']}, vocabulary {document['vocabulary']}, ")
+    head.append(f"sequence length {document['sequence_length']}")
+    table = grid("", "part", "count", "parameters each", "forward FLOPs each", right=1)
+    for part in document["parts"]:
+        table.add_row(
+            part["kind"],
+            str(part["count"]),
+            f"{part['parameters_each']:,}",
+            format_count(part["forward_flops_each"]),
+        )
+    totals = Text(
+        f"parameters {document['total_parameters']:,} "
+        f"({format_count(document['total_parameters'])}), active per token "
+        f"{document['active_parameters']:,}; training FLOPs per token "
+        f"{format_count(document['training_flops_per_token'])}"
+    )
+    dimensions = [
+        Text(f"{part['kind']}: {_flat(part['dimensions'])}") for part in document["parts"]
+    ]
+    notes = [Text(f"assumed: {line}") for line in document["assumptions"]]
+    source = [Text(f"source: {document['source']}")] if document["source"] else []
+    return [Group(head, table, totals, Text(), *dimensions, *notes, *source)]
+
+
+def _flat(dimensions: dict[str, Any], prefix: str = "") -> str:
+    parts = []
+    for key, value in dimensions.items():
+        if isinstance(value, dict):
+            inner = {k: v for k, v in value.items() if k != "kind" and v not in (0, False, None)}
+            parts.append(_flat(inner, f"{key}."))
+        else:
+            parts.append(f"{prefix}{key}={value}")
+    return ", ".join(parts)
