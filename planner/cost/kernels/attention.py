@@ -11,6 +11,7 @@ from planner.cost.kernels.streaming import memory_bound_seconds, traffic_seconds
 Seconds = NDArray[np.float64]
 
 _QUERY_TILE = 128
+_WIDTH_STEP = 32  # heads are padded to a multiple of this
 _BACKWARD_FLOPS = 2.5  # five products instead of two, Dao 2023
 _UNFUSED_PASSES = 7
 """Times that the scores are read or written in a forward pass: scale and mask (read, write),
@@ -31,6 +32,7 @@ def attention_seconds(
     dtype: str,
     device: Device,
     constants: KernelConstants,
+    library: str = "native",
 ) -> Seconds:
     """Seconds of the attention core (scores, softmax, values) of one pass.
 
@@ -46,6 +48,8 @@ def attention_seconds(
         dtype: Of the inputs.
         device: Data sheet.
         constants: Fitted constants.
+        library: Of a fused kernel: ``native`` (cuDNN, FlashAttention-3 and newer) or
+            ``flash2``.
     """
     batch, heads, query, key, width = (
         np.maximum(np.asarray(x, np.float64), 1.0)
@@ -63,6 +67,7 @@ def attention_seconds(
         dtype=dtype,
         device=device,
         constants=constants,
+        library=library,
     )
 
 
@@ -78,16 +83,22 @@ def _fused_seconds(
     dtype: str,
     device: Device,
     constants: KernelConstants,
+    library: str,
 ) -> Seconds:
     """Flash attention: exponentials add to the products, a causal mask halves both.
 
     Reference: Dao, "FlashAttention-2", 2023, section 3.
     """
     padded = np.ceil(query / _QUERY_TILE) * _QUERY_TILE
-    pairs = padded * np.where(causal, (key + _QUERY_TILE) / 2.0, key)
-    flops = 4.0 * batch * heads * pairs * (width + constants.head_dim_half)
-    rate = device.peak_flops_per_second(dtype) * constants.sustained(dtype)
-    rate = rate * constants.attention_fraction
+    pairs = padded * (key * (0.5 if causal else 1.0) + constants.attention_length_half)
+    flops = (
+        4.0
+        * batch
+        * heads
+        * pairs
+        * (np.ceil(width / _WIDTH_STEP) * _WIDTH_STEP + constants.head_dim_half)
+    )
+    rate = device.peak_flops_per_second(dtype) * constants.attention_fraction[library]
     slots = float(max(device.multiprocessors, 1))
     filled = batch * heads * padded / _QUERY_TILE / slots
     rounded = np.ceil(filled)
@@ -98,8 +109,7 @@ def _fused_seconds(
     item = DTYPE_BYTES[dtype] * (2.0 if backward else 1.0)
     moved = item * batch * heads * width * 2.0 * (query + key)
     traffic = traffic_seconds(moved, device=device, constants=constants)
-    launches = 3.0 if backward else 1.0
-    return launches * constants.launch_seconds + np.maximum(compute, traffic)
+    return constants.attention_launch_seconds + np.maximum(compute, traffic)
 
 
 def _unfused_seconds(
@@ -114,6 +124,7 @@ def _unfused_seconds(
     dtype: str,
     device: Device,
     constants: KernelConstants,
+    library: str,
 ) -> Seconds:
     """Batched products and passes over the full score matrix; a mask saves nothing."""
     given = {

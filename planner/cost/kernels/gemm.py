@@ -5,12 +5,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from planner.cluster import Device
 from planner.cost.kernels.constants import DTYPE_BYTES, KernelConstants
-from planner.cost.kernels.streaming import memory_bound_seconds, traffic_seconds
+from planner.cost.kernels.streaming import traffic_seconds
 
 Seconds = NDArray[np.float64]
 
-_TILES = ((256, 128, 0.0), (128, 256, 0.0), (128, 128, 0.35), (64, 64, 1.0))
-"""Rows, columns and how much of ``small_tile_rate`` applies."""
+_TILES = ((256, 128), (128, 256), (128, 128), (64, 128), (64, 64))
+"""Rows and columns of the result that one multiprocessor computes at a time."""
+_LARGEST_TILE, _SMALLEST_TILE = _TILES[0], _TILES[-1]
 _MIN_SPLIT_K = 512  # a shorter slice of the inner dimension is not worth a reduction
 
 
@@ -25,6 +26,7 @@ def gemm_seconds(
     constants: KernelConstants,
     accumulate: bool = False,
     quantise: bool = False,
+    grouped: bool = False,
 ) -> Seconds:
     """Seconds of ``batch`` products of an ``m x k`` with a ``k x n`` matrix in one kernel.
 
@@ -40,26 +42,29 @@ def gemm_seconds(
         device: Data sheet.
         constants: Fitted constants of the device's generation.
         accumulate: The result is added to a float32 buffer (weight gradients).
-        quantise: Both inputs are first cast from 16 bits to ``dtype`` (fp8, fp4).
+        quantise: The ``m x k`` input is first cast from 16 bits to ``dtype`` (fp8, fp4).
+        grouped: The products are of experts, in a grouped kernel.
 
     Reference: NVIDIA, "Matrix Multiplication Background User's Guide" (tile and wave
     quantisation); Osama et al., "Stream-K", PPoPP 2023.
     """
     m, n, k, batch = (np.maximum(np.asarray(x, np.float64), 1.0) for x in (m, n, k, batch))
+    rate = _alignment_rate(m, n, k, dtype, accumulate, constants)
+    if accumulate:
+        rate = rate * constants.accumulate_rate
     compute = _compute_seconds(m, n, k, batch, dtype=dtype, device=device, constants=constants)
+    compute = compute / rate
     traffic = traffic_seconds(
         batch * _gemm_bytes(m, n, k, dtype, accumulate), device=device, constants=constants
     )
-    seconds = (
-        constants.launch_seconds
-        + np.maximum(compute, traffic)
-        + constants.overlap_loss * np.minimum(compute, traffic)
-    )
+    busy = np.maximum(compute, traffic) + constants.overlap_loss * np.minimum(compute, traffic)
+    if grouped:
+        busy = busy / constants.grouped_rate
+    seconds = constants.launch_seconds + busy
     if quantise:
-        cast_bytes = (2 + DTYPE_BYTES[dtype]) * batch * k * (m + n)
-        seconds = seconds + memory_bound_seconds(
-            constants.quantise_passes * cast_bytes, device=device, constants=constants
-        )
+        cast_bytes = (2.0 + DTYPE_BYTES[dtype]) * batch * m * k
+        cast = traffic_seconds(cast_bytes, device=device, constants=constants)
+        seconds = seconds + constants.quantise_seconds + cast / constants.quantise_rate
     return seconds
 
 
@@ -82,39 +87,69 @@ def _compute_seconds(
 ) -> Seconds:
     """Arithmetic alone: the fastest of a few tile shapes, as a library would choose."""
     rate = device.peak_flops_per_second(dtype) * constants.sustained(dtype)
-    depth = _aligned(k, dtype) + constants.k_half
+    depth = _padded(k, dtype) + constants.k_half
     if device.multiprocessors <= 0:
         return 2.0 * batch * m * n * depth / rate
     slots = float(device.multiprocessors)
     best = None
-    for rows, columns, smallness in _TILES:
+    for rows, columns in _TILES:
         tiles = batch * np.ceil(m / rows) * np.ceil(n / columns)
-        waves = _waves(tiles / slots, k, constants.wave_softness)
-        tile_rate = rate * constants.small_tile_rate**smallness
-        seconds = waves * (2.0 * rows * columns * slots / tile_rate)
-        best = seconds if best is None else np.minimum(best, seconds)
+        waves = _waves(tiles / slots, k, constants)
+        per_wave = 2.0 * rows * columns * slots / (rate * _tile_rate(rows, columns, constants))
+        best = np.minimum(waves * per_wave, np.inf if best is None else best)
     return best * depth
 
 
-def _waves(filled: Seconds, k: Seconds, softness: float) -> Seconds:
-    """Waves of tiles: rounded up, softened; below one wave the inner dimension is split."""
-    rounded = np.ceil(filled)
-    soft = rounded - softness * (rounded - filled)
-    split = np.clip(np.floor(1.0 / filled), 1.0, np.maximum(k / _MIN_SPLIT_K, 1.0))
-    return np.where(filled < 1.0, np.sqrt(1.0 / split) * 1.0, soft)
+def _tile_rate(rows: int, columns: int, constants: KernelConstants) -> float:
+    """Rate of a tile relative to the largest: it falls with the loads per multiply-add.
 
-
-def _aligned(k: Seconds, dtype: str) -> Seconds:
-    """Inner dimension padded to what one matrix instruction takes (64 bytes).
-
-    Odd strides also break wide loads: a dimension that is no multiple of 16 bytes runs on
-    slower paths, about a quarter slower (NVIDIA, "Tensor Core requirements").
+    A tile loads ``1/rows + 1/columns`` elements for each; time grows linearly between the
+    largest tile (rate 1) and the smallest (rate ``small_tile_rate``).
     """
-    item = DTYPE_BYTES[dtype]
-    step = 64.0 / item
-    vector = 16.0 / item
-    padded = np.ceil(k / step) * step
-    return padded * np.where(np.mod(k, vector) == 0, 1.0, 1.3)
+    most, least, here = (
+        1.0 / a + 1.0 / b for a, b in (_SMALLEST_TILE, _LARGEST_TILE, (rows, columns))
+    )
+    return 1.0 / (1.0 + (1.0 / constants.small_tile_rate - 1.0) * (here - least) / (most - least))
+
+
+def _waves(filled: Seconds, k: Seconds, constants: KernelConstants) -> Seconds:
+    """Waves of tiles: rounded up, but a long inner dimension is split to fill the last one.
+
+    The part of the rounding that remains is ``1 / (1 + (k / split_k) ** 2)``; below one wave
+    the inner dimension is cut into slices that run side by side, at the cost of adding them.
+    """
+    remains = (1.0 - constants.wave_softness) / (1.0 + (k / constants.split_k) ** 2)
+    whole = filled + remains * (np.ceil(filled) - filled)
+    slices = np.minimum(1.0 / filled, np.maximum(k / _MIN_SPLIT_K, 1.0))
+    return np.where(filled < 1.0, np.maximum(slices, 1.0) ** -constants.slice_gain, whole)
+
+
+def _padded(k: Seconds, dtype: str) -> Seconds:
+    """Inner dimension rounded up to one load of a tile, 64 bytes."""
+    step = 64.0 / DTYPE_BYTES[dtype]
+    return np.ceil(k / step) * step
+
+
+def _alignment_rate(
+    m: Seconds,
+    n: Seconds,
+    k: Seconds,
+    dtype: str,
+    accumulate: bool,
+    constants: KernelConstants,
+) -> Seconds:
+    """Rows that are no multiple of 16 bytes cannot be loaded or stored in full width.
+
+    Rows are ``k`` or ``n`` long; in a weight gradient also ``m``.
+
+    Reference: NVIDIA, "Matrix Multiplication Background User's Guide", section on
+    Tensor Core requirements; Bekman, "ML Engineering", SwiGLU width search.
+    """
+    vector = 16.0 / DTYPE_BYTES[dtype]
+    odd = (np.mod(k, vector) != 0) | (np.mod(n, vector) != 0)
+    if accumulate:
+        odd = odd | (np.mod(m, vector) != 0)
+    return np.where(odd, constants.misaligned_rate, 1.0)
 
 
 def linear_seconds(
@@ -139,10 +174,10 @@ def linear_seconds(
         accumulate: The weight gradient is added to a float32 buffer.
     """
     given = {"dtype": dtype, "device": device, "constants": constants}
-    given["quantise"] = dtype in ("fp8", "fp4")
+    cast = dtype in ("fp8", "fp4")  # casting also stores the transpose for the weight gradient
     return (
-        gemm_seconds(tokens, out_features, in_features, **given),
-        gemm_seconds(tokens, in_features, out_features, **given),
+        gemm_seconds(tokens, out_features, in_features, quantise=cast, **given),
+        gemm_seconds(tokens, in_features, out_features, quantise=cast, **given),
         gemm_seconds(out_features, in_features, tokens, accumulate=accumulate, **given),
     )
 
@@ -165,6 +200,7 @@ def grouped_gemm_seconds(
         n,
         k,
         batch=groups,
+        grouped=True,
         dtype=dtype,
         device=device,
         constants=constants,

@@ -24,7 +24,7 @@ def memory_bound_seconds(
 ) -> NDArray[np.float64]:
     """Seconds of norms, activations, casts, optimizer steps: launch floor plus traffic.
 
-        t = launches * launch_seconds + bytes / (memory rate * memory_fraction)
+        t = launches * launch_seconds + bytes / (memory rate * memory_fraction * operator_rate)
 
     Args:
         num_bytes: All bytes read and written.
@@ -33,7 +33,8 @@ def memory_bound_seconds(
         constants: Fitted constants.
     """
     floor = np.asarray(launches, np.float64) * constants.launch_seconds
-    return floor + traffic_seconds(num_bytes, device=device, constants=constants)
+    traffic = traffic_seconds(num_bytes, device=device, constants=constants)
+    return floor + traffic / constants.operator_rate
 
 
 def eager_seconds(

@@ -1,0 +1,1 @@
+"""Public runs and timings, and how well the planner predicts them."""

@@ -1,0 +1,114 @@
+"""Score the kernel model on public timings; see ``fit_kernels.py`` for how it learns.
+
+Run ``python -m benchmarks.kernels``: writes ``benchmarks/reports/kernels.md``.
+"""
+
+import csv
+from functools import cache
+from pathlib import Path
+
+from planner.catalogue import load_device
+from planner.cost.kernels.fit import KernelSample
+
+TIMINGS = Path(__file__).parent / "published" / "kernels.csv"
+
+BURST_SOURCES = (
+    "aiconfigurator",
+    "Azure",
+    "MAMF",
+    "matmul-tflops",
+    "assets/flash",
+    "ThunderKittens",
+)
+"""Benchmarks of short or replayed runs, mostly on constant data."""
+
+device_named = cache(load_device)
+
+
+def read_samples(path: Path = TIMINGS) -> list[KernelSample]:
+    """All timings as samples of the kernel model."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [sample_of(row) for row in csv.DictReader(file) if usable(row)]
+
+
+def usable(row: dict[str, str]) -> bool:
+    """Kernels that the model prices: no Triton, no second-hand or double-precision rows."""
+    return row["library"] not in ("triton", "flash3-early") and row["dtype"] != "fp64"
+
+
+def sample_of(row: dict[str, str]) -> KernelSample:
+    """One row of the table as a sample."""
+    kind, device = row["kind"], device_named(row["gpu"])
+    if kind in ("gemm", "grouped_gemm"):
+        operation, shape = kind, _gemm_shape(row)
+    elif kind.startswith("attention"):
+        operation, shape = "attention", _attention_shape(row)
+    else:
+        operation = "traffic" if row["role"] == "asymptotic" else "streaming"
+        shape = {"num_bytes": float(row["num_bytes"])}
+    return KernelSample(
+        operation=operation,
+        shape=shape,
+        seconds=float(row["seconds"]),
+        burst=any(name in row["source"] for name in BURST_SOURCES),
+        graph="aiconfigurator" in row["source"],
+        extra_bytes=_cache_bytes(row),
+        device=device,
+        group=group_of(row),
+    )
+
+
+def group_of(row: dict[str, str]) -> str:
+    """Who measured what: the unit in which errors are reported."""
+    source = row["source"]
+    for name in ("vidur", "SimuMax", "aiconfigurator", "Azure", "mli", "flash-attention"):
+        if name in source:
+            break
+    else:
+        name = "MAMF" if "MAMF" in source else "other"
+    return "|".join(
+        (
+            row["kind"],
+            row["gpu"],
+            row["dtype"],
+            row["role"] if name == "SimuMax" else "",
+            row["library"],
+            name,
+        )
+    )
+
+
+def _cache_bytes(row: dict[str, str]) -> float:
+    """Keys and values read once more and written to a cache by inference operators."""
+    if "cache" not in row["note"]:
+        return 0.0
+    widths = float(row["head_dim"]) + float(row["value_dim"])
+    return 2 * 2 * float(row["batch"]) * float(row["sequence"]) * float(row["kv_heads"]) * widths
+
+
+def _gemm_shape(row: dict[str, str]) -> dict[str, object]:
+    first = "groups" if row["kind"] == "grouped_gemm" else "batch"
+    return {
+        "m": float(row["m"]),
+        "n": float(row["n"]),
+        "k": float(row["k"]),
+        first: float(row["batch"]),
+        "dtype": row["dtype"],
+        "accumulate": row["role"] == "weight_gradient",
+        "quantise": row["quantised"] == "yes",
+    }
+
+
+def _attention_shape(row: dict[str, str]) -> dict[str, object]:
+    return {
+        "batch": float(row["batch"]),
+        "heads": float(row["heads"]),
+        "query_length": float(row["sequence"]),
+        "key_length": float(row["sequence"]),
+        "head_dim": (float(row["head_dim"]) + float(row["value_dim"])) / 2,
+        "causal": row["causal"] == "yes",
+        "fused": row["library"] != "unfused",
+        "backward": row["kind"] == "attention_backward",
+        "dtype": row["dtype"],
+        "library": "flash2" if row["library"] == "flash2" else "native",
+    }
