@@ -84,3 +84,17 @@ def read_plan(path: Path) -> Plan:
         ValueError: If it is missing, foreign, truncated or edited into nonsense.
     """
     return read_document(path, "plan", SCHEMA_VERSION, Plan)
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a plan file, by which a measurement names the plan it is of.
+
+    Raises:
+        ValueError: If the file cannot be read.
+    """
+    import hashlib
+
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
