@@ -19,7 +19,7 @@ from planner.framework import Framework
 from planner.tables import Key, build, keys_of, read_table
 from planner.units import GB, GIB, MIB, MICROSECOND, TERA
 
-KINDS = ("models", "devices", "clusters", "frameworks", "calibrations")
+KINDS = ("models", "devices", "clusters", "frameworks", "calibrations", "architectures")
 LARGEST_PRESET_BYTES = 4 * MIB  # a preset is a page of text: more is a wrong file
 
 

@@ -22,6 +22,8 @@ class Run:
 
     block: Layer
     count: int
+    shared_weights: bool = False
+    """All layers of the run use one set of parameters (ALBERT)."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -94,10 +96,12 @@ class Model:
 
     def _sum_parameters(self, *, active: bool) -> int:
         total = self.extra_parameters
+        shared = [(run.block, run.count) for run in self.layers if run.shared_weights]
         for block, count in self.chain():
             counts = count_parameters(block.ops(self.whole, Implementation()))
             share = block.active_expert_share if active else 1.0
-            total += count * round(counts.dense + counts.expert * share)
+            copies = 1 if (block, count) in shared else count
+            total += copies * round(counts.dense + counts.expert * share)
         if self.tied and isinstance(self.head, Head):
             total -= self.head.shared_with_embedding
         return int(total)

@@ -7,6 +7,8 @@ import numpy as np
 
 from planner.ops import Array, Collective, Gemm, Implementation, MemoryBound, Op, Saved, Shard
 
+NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2, "layernorm-no-bias": 1, "none": 0}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
@@ -20,7 +22,7 @@ class Embedding:
     positions: int = 0
     """Rows of a learned position table; 0 for rotary or none."""
     token_types: int = 0
-    norm: Literal["none", "layernorm", "rmsnorm"] = "none"
+    norm: Literal["none", "layernorm", "rmsnorm", "layernorm-no-bias"] = "none"
     projection: int = 0
     """Width of the table where it differs from ``hidden`` (OPT-350m); 0 for the same."""
     extra_parameters: int = 0
@@ -34,7 +36,7 @@ class Embedding:
         size = implementation.activation_bytes
         output_bytes = shard.residual_tokens * self.hidden * size
         whole_bytes = shard.tokens * self.hidden * size
-        norm = {"none": 0, "layernorm": 2, "rmsnorm": 1}[self.norm] * self.hidden
+        norm = NORM_VECTORS[self.norm] * self.hidden
         replicated = (self.positions + self.token_types) * self.hidden + self.extra_parameters
         replicated += norm + (width * self.hidden if self.projection else 0)
         lookup = MemoryBound(
@@ -137,7 +139,7 @@ class Head:
     kind: Literal["head"] = "head"
     vocabulary: int
     hidden: int
-    norm: Literal["none", "layernorm", "rmsnorm"] = "rmsnorm"
+    norm: Literal["none", "layernorm", "rmsnorm", "layernorm-no-bias"] = "rmsnorm"
     bias: bool = False
     transform: bool = False
     """BERT's masked-language head: a dense layer, GELU and a norm before the projection."""
@@ -154,7 +156,7 @@ class Head:
         size = implementation.activation_bytes
         width = self.projection or self.hidden
         stream = shard.residual_tokens * self.hidden
-        norm = {"none": 0, "layernorm": 2, "rmsnorm": 1}[self.norm] * self.hidden
+        norm = NORM_VECTORS[self.norm] * self.hidden
         small = norm + self.extra_parameters + (self.hidden * width if self.projection else 0)
         ops: list[Op] = [
             MemoryBound(

@@ -6,12 +6,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from planner.model.attention import CrossAttention, LatentAttention, SelfAttention
-from planner.model.ends import tensor_parallel_copy, tensor_parallel_sum
+from planner.model.ends import NORM_VECTORS, tensor_parallel_copy, tensor_parallel_sum
 from planner.model.feed_forward import Experts, FeedForward
 from planner.ops import Array, Implementation, MemoryBound, Op, Saved, Shard
 
 Norm = Literal["rmsnorm", "layernorm", "layernorm-no-bias", "none"]
-NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2, "layernorm-no-bias": 1, "none": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
