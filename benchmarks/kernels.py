@@ -16,11 +16,14 @@ BURST_SOURCES = (
     "aiconfigurator",
     "Azure",
     "MAMF",
+    "Max-Achievable",
     "matmul-tflops",
     "assets/flash",
     "ThunderKittens",
 )
 """Benchmarks of short or replayed runs, mostly on constant data."""
+
+AVERAGE_WEIGHT = 8.0  # one row that averages many operators of a training step
 
 device_named = cache(load_device)
 
@@ -32,8 +35,8 @@ def read_samples(path: Path = TIMINGS) -> list[KernelSample]:
 
 
 def usable(row: dict[str, str]) -> bool:
-    """Kernels that the model prices: no Triton, no second-hand or double-precision rows."""
-    return row["library"] not in ("triton", "flash3-early") and row["dtype"] != "fp64"
+    """Kernels of the kinds that training runs: no Triton, no sums that stay in the cache."""
+    return row["library"] not in ("triton", "flash3-early") and row["role"] != "add"
 
 
 def sample_of(row: dict[str, str]) -> KernelSample:
@@ -42,7 +45,8 @@ def sample_of(row: dict[str, str]) -> KernelSample:
     if kind in ("gemm", "grouped_gemm"):
         operation, shape = kind, _gemm_shape(row)
     elif kind.startswith("attention"):
-        operation, shape = "attention", _attention_shape(row)
+        operation = "attention_step" if kind == "attention_both" else "attention"
+        shape = _attention_shape(row)
     else:
         operation = "traffic" if row["role"] == "asymptotic" else "streaming"
         shape = {"num_bytes": float(row["num_bytes"])}
@@ -53,6 +57,7 @@ def sample_of(row: dict[str, str]) -> KernelSample:
         burst=any(name in row["source"] for name in BURST_SOURCES),
         graph="aiconfigurator" in row["source"],
         extra_bytes=_cache_bytes(row),
+        weight=AVERAGE_WEIGHT if row["role"] == "average" else 1.0,
         device=device,
         group=group_of(row),
     )
@@ -95,6 +100,7 @@ def _gemm_shape(row: dict[str, str]) -> dict[str, object]:
         first: float(row["batch"]),
         "dtype": row["dtype"],
         "accumulate": row["role"] == "weight_gradient",
+        "accumulator_bytes": 2.0 if row["accumulator"] == "bf16" else 4.0,
         "quantise": row["quantised"] == "yes",
     }
 

@@ -47,7 +47,10 @@ class KernelConstants:
     )
     """Share of the data-sheet peak that a perfectly shaped matrix product holds in a long run:
     clocks fall under load. By dtype class: fp32, tf32, half, fp8, fp4."""
-    burst_gain: float = 1.1
+    joules_per_flop: float = 0.8e-12
+    """Energy of one 16-bit FLOP in a matrix product on real data; a board whose power does
+    not suffice for the sustained rate lowers its clocks. 8-bit FLOPs take half as much."""
+    burst_gain: float = 1.05
     """Rate of short or synthetic benchmark runs over long runs on real data; what training
     costs leaves it out."""
     small_tile_rate: float = 0.9
@@ -115,7 +118,21 @@ class KernelConstants:
         gain = self.burst_gain if burst else 1.0
         rates = {name: rate * gain for name, rate in self.sustained_fraction.items()}
         launch = self.graph_launch_seconds if graph else self.launch_seconds
-        return replace(self, sustained_fraction=rates, launch_seconds=launch)
+        joules = self.joules_per_flop / gain
+        return replace(
+            self, sustained_fraction=rates, launch_seconds=launch, joules_per_flop=joules
+        )
+
+    def sustained_flops_per_second(self, device: Device, dtype: str) -> float:
+        """Rate of a perfectly shaped matrix product: clocks or power, whichever is less.
+
+        A fourth-power mean joins the two limits without a corner.
+        """
+        clocks = device.peak_flops_per_second(dtype) * self.sustained(dtype)
+        if device.watts <= 0 or dtype in ("fp32", "fp64"):
+            return clocks
+        power = device.watts / (self.joules_per_flop * DTYPE_BYTES[dtype] / 2.0)
+        return (clocks**-4.0 + power**-4.0) ** -0.25
 
 
 def generation_of(device: Device) -> str:

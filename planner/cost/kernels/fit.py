@@ -15,17 +15,25 @@ from planner.cost.kernels.convolution import convolution_seconds
 from planner.cost.kernels.gemm import gemm_seconds, grouped_gemm_seconds
 from planner.cost.kernels.streaming import memory_bound_seconds, traffic_seconds
 
+
+def _attention_step(**given: Any) -> NDArray[np.float64]:
+    """Forward and backward pass, for timings that do not tell them apart."""
+    given.pop("backward")
+    return attention_seconds(backward=False, **given) + attention_seconds(backward=True, **given)
+
+
 _OPERATIONS = {
     "gemm": gemm_seconds,
     "grouped_gemm": grouped_gemm_seconds,
     "attention": attention_seconds,
+    "attention_step": _attention_step,
     "convolution": convolution_seconds,
     "streaming": memory_bound_seconds,
     "traffic": traffic_seconds,
 }
 
 _PRIORS = {
-    "burst_gain": (0.2, 0.8, 2.0),
+    "burst_gain": (0.1, 1.0, 2.0),
     "small_tile_rate": (0.3, 0.3, 1.0),
     "k_half": (0.7, 1.0, 2000.0),
     "wave_softness": (0.5, 0.02, 1.0),
@@ -47,6 +55,7 @@ _PRIORS = {
     "convolution_fraction": (0.4, 0.1, 1.2),
     "quantise_rate": (0.4, 0.1, 1.0),
     "quantise_seconds": (0.7, 1e-7, 1e-3),
+    "joules_per_flop": (0.5, 1e-14, 1e-10),
     "sustained_fraction.fp32": (0.5, 0.02, 1.2),
     "sustained_fraction.tf32": (0.5, 0.02, 1.2),
     "sustained_fraction.half": (0.5, 0.02, 1.2),
@@ -74,6 +83,7 @@ class KernelSample:
     """Kernels replayed from a captured graph, not launched one by one."""
     extra_bytes: float = 0.0
     """Memory-bound work that was timed along (copies into a cache)."""
+    weight: float = 1.0
     group: str = ""
     """Who measured it."""
 
@@ -143,7 +153,6 @@ def fit_kernels(
     device: Device,
     *,
     start: KernelConstants | None = None,
-    weights: NDArray[np.float64] | None = None,
 ) -> KernelConstants:
     """Constants that explain the samples best, held near a physical default.
 
@@ -154,7 +163,6 @@ def fit_kernels(
         samples: Timed kernels; 20 to 60 are enough for one device.
         device: Where they ran.
         start: The default to stay near to; ``default_constants(device)`` if not given.
-        weights: One per sample.
 
     Raises:
         ValueError: If there are fewer than 3 samples.
@@ -166,7 +174,7 @@ def fit_kernels(
     start = start or default_constants(device)
     batches = _Batches(samples, device)
     measured = np.log([sample.seconds for sample in samples])
-    scale = np.sqrt(np.ones(len(samples)) if weights is None else weights) / _TYPICAL_ERROR
+    scale = np.sqrt([sample.weight for sample in samples]) / _TYPICAL_ERROR
     spread, low, high = np.array(list(_PRIORS.values())).T
     low, high = np.log(low), np.log(high)
     center = np.clip(np.log([_get(start, name) for name in _PRIORS]), low + 1e-6, high - 1e-6)

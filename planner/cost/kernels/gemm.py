@@ -1,5 +1,7 @@
 """Seconds of matrix products: tiles, waves, traffic, launch."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -25,6 +27,7 @@ def gemm_seconds(
     device: Device,
     constants: KernelConstants,
     accumulate: bool = False,
+    accumulator_bytes: ArrayLike = 4.0,
     quantise: bool = False,
     grouped: bool = False,
 ) -> Seconds:
@@ -41,7 +44,8 @@ def gemm_seconds(
         dtype: Of the inputs.
         device: Data sheet.
         constants: Fitted constants of the device's generation.
-        accumulate: The result is added to a float32 buffer (weight gradients).
+        accumulate: The result is added to a buffer (weight gradients).
+        accumulator_bytes: Of one number in that buffer, usually float32.
         quantise: The ``m x k`` input is first cast from 16 bits to ``dtype`` (fp8, fp4).
         grouped: The products are of experts, in a grouped kernel.
 
@@ -49,14 +53,15 @@ def gemm_seconds(
     quantisation); Osama et al., "Stream-K", PPoPP 2023.
     """
     m, n, k, batch = (np.maximum(np.asarray(x, np.float64), 1.0) for x in (m, n, k, batch))
-    rate = _alignment_rate(m, n, k, dtype, accumulate, constants)
+    rate = _alignment_rate(m, n, k, dtype=dtype, accumulate=accumulate, constants=constants)
     if accumulate:
         rate = rate * constants.accumulate_rate
     compute = _compute_seconds(m, n, k, batch, dtype=dtype, device=device, constants=constants)
     compute = compute / rate
-    traffic = traffic_seconds(
-        batch * _gemm_bytes(m, n, k, dtype, accumulate), device=device, constants=constants
-    )
+    item = DTYPE_BYTES[dtype]
+    result_item = 2.0 * np.asarray(accumulator_bytes) if accumulate else max(item, 2.0)
+    moved = batch * (item * k * (m + n) + result_item * m * n)
+    traffic = traffic_seconds(moved, device=device, constants=constants)
     busy = np.maximum(compute, traffic) + constants.overlap_loss * np.minimum(compute, traffic)
     if grouped:
         busy = busy / constants.grouped_rate
@@ -66,13 +71,6 @@ def gemm_seconds(
         cast = traffic_seconds(cast_bytes, device=device, constants=constants)
         seconds = seconds + constants.quantise_seconds + cast / constants.quantise_rate
     return seconds
-
-
-def _gemm_bytes(m: Seconds, n: Seconds, k: Seconds, dtype: str, accumulate: bool) -> Seconds:
-    """Each input read once; the result written in 16 bits, or read and written in 32."""
-    item = DTYPE_BYTES[dtype]
-    result_item = 8.0 if accumulate else max(item, 2.0)
-    return item * k * (m + n) + result_item * m * n
 
 
 def _compute_seconds(
@@ -86,7 +84,7 @@ def _compute_seconds(
     constants: KernelConstants,
 ) -> Seconds:
     """Arithmetic alone: the fastest of a few tile shapes, as a library would choose."""
-    rate = device.peak_flops_per_second(dtype) * constants.sustained(dtype)
+    rate = constants.sustained_flops_per_second(device, dtype)
     depth = _padded(k, dtype) + constants.k_half
     if device.multiprocessors <= 0:
         return 2.0 * batch * m * n * depth / rate
@@ -134,6 +132,7 @@ def _alignment_rate(
     m: Seconds,
     n: Seconds,
     k: Seconds,
+    *,
     dtype: str,
     accumulate: bool,
     constants: KernelConstants,
@@ -183,27 +182,10 @@ def linear_seconds(
 
 
 def grouped_gemm_seconds(
-    groups: ArrayLike,
-    m: ArrayLike,
-    n: ArrayLike,
-    k: ArrayLike,
-    *,
-    dtype: str,
-    device: Device,
-    constants: KernelConstants,
-    accumulate: bool = False,
-    quantise: bool = False,
+    groups: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike, **given: Any
 ) -> Seconds:
-    """Seconds of one product per expert in one grouped kernel, ``m`` rows each."""
-    return gemm_seconds(
-        m,
-        n,
-        k,
-        batch=groups,
-        grouped=True,
-        dtype=dtype,
-        device=device,
-        constants=constants,
-        accumulate=accumulate,
-        quantise=quantise,
-    )
+    """Seconds of one product per expert in one grouped kernel, ``m`` rows each.
+
+    Takes the keywords of ``gemm_seconds``.
+    """
+    return gemm_seconds(m, n, k, batch=groups, grouped=True, **given)
