@@ -40,6 +40,11 @@ class Framework:
     fused_norm: bool = True
     fused_loss: bool = False
     saves_gathered_input: bool = True
+    logit_bytes: float = 12.0
+    """Live per logit at the worst operator of the loss: torch's cross entropy over a float32
+    copy keeps log-probabilities and makes two float32 gradients in backward."""
+    fused_logit_bytes: float = 4.0
+    """The same when the loss is fused: 16-bit logits and their gradient."""
 
     # Buffers, bytes in all
     gradient_bucket_bytes: int = 25 * 2**20

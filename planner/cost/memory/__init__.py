@@ -1,0 +1,19 @@
+"""Memory of every rank, by category, in the three senses that people measure.
+
+``memory`` prices a table of layouts (arrays, no loop over layouts), ``stage_memory`` shows
+one layout stage by stage. Both read the same moments (``moments.py``).
+"""
+
+from planner.cost.memory.device import Overheads, overheads
+from planner.cost.memory.moments import CATEGORIES
+from planner.cost.memory.table import MemoryTable, StageMemory, memory, stage_memory
+
+__all__ = [
+    "CATEGORIES",
+    "MemoryTable",
+    "Overheads",
+    "StageMemory",
+    "memory",
+    "overheads",
+    "stage_memory",
+]

@@ -1,0 +1,199 @@
+"""What is live on one pipeline rank at each moment that can be its peak.
+
+A peak is at an operator, not a sum of maxima: three moments compete, and each is a dict of
+categories. The loss (last stage: all microbatches in flight, logits and their float32
+copies), the backward of the heaviest layer, and the optimizer step (no activations at all).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.memory.in_flight import microbatches_in_flight
+from planner.cost.memory.pieces import Pieces, Table
+from planner.cost.memory.ranks import Holding
+from planner.cost.memory.states import (
+    BytesPerParameter,
+    ShardGroups,
+    bytes_per_parameter,
+    state_bytes,
+)
+from planner.framework import Framework
+from planner.job import Job
+from planner.layout_table import RECOMPUTES, LayoutTable
+from planner.model import Head, Model
+from planner.ops import Array, Shard
+
+CATEGORIES = (
+    "parameters",
+    "gradients",
+    "master weights",
+    "optimizer states",
+    "activations",
+    "logits and loss",
+    "recompute workspace",
+    "backward workspace",
+    "gathered parameters",
+    "gradient buckets",
+    "pipeline buffers",
+)
+"""Parts of what the framework's tensors occupy (``allocated``)."""
+
+Moment = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """Small per-shard tables, gathered to one entry per layout, by block."""
+
+    embedding: dict[str, Table]
+    layers: tuple[dict[str, Table], ...]
+    head: dict[str, Table]
+    logits: Table
+    """Elements of one microbatch's logits on one rank."""
+    stream_bytes: Table
+    """Of one microbatch's residual stream on one rank."""
+
+
+def gather(model: Model, job: Job, table: LayoutTable, pieces: Pieces, shard: Shard,
+           columns: np.ndarray) -> Gathered:  # fmt: skip
+    """Pick each layout's column out of the tables."""
+    rows = len(model.layer_kinds)
+    width = model.head.vocabulary if isinstance(model.head, Head) else model.head.num_classes
+    logits = np.asarray(shard.tokens * width / shard.tp, float)
+    stream = np.asarray(shard.residual_tokens * model.hidden, float) * job.numbers.activation_bytes
+    return Gathered(
+        embedding=pieces.take(0, columns),
+        layers=tuple(pieces.take(1 + kind, columns) for kind in range(rows)),
+        head=pieces.take(1 + rows, columns),
+        logits=np.broadcast_to(logits, np.shape(shard.tp))[columns],
+        stream_bytes=np.broadcast_to(stream, np.shape(shard.tp))[columns],
+    )
+
+
+def rank_parameters(
+    model: Model, framework: Framework, holding: Holding, parts: Gathered, table: LayoutTable
+) -> tuple[Array, Array]:
+    """Dense and expert elements of one rank; a tied head on the embedding's rank is free."""
+    dense = holding.has_embedding * parts.embedding["dense_parameters"]
+    head = parts.head["dense_parameters"] + model.extra_parameters
+    shared = 0.0
+    if model.tied and isinstance(model.head, Head):
+        shared = model.head.shared_with_embedding / table.tp * holding.has_embedding
+    dense = dense + holding.has_head * (head - shared)
+    expert: Array = 0.0
+    for count, layer in zip(holding.layers, parts.layers, strict=True):
+        dense = dense + count * layer["dense_parameters"]
+        expert = expert + count * layer["expert_parameters"]
+    return dense, expert
+
+
+def shard_groups(table: LayoutTable) -> ShardGroups:
+    """Replicas that share dense and expert states."""
+    replicas = table.dp * table.cp
+    expert_replicas = np.maximum(replicas * table.tp / (table.ep * table.etp), 1)
+    return ShardGroups(
+        zero_stage=table.zero_stage,
+        dense=table.shard_group,
+        expert=np.where(table.zero_stage > 0, np.minimum(expert_replicas, table.shard_group), 1),
+    )
+
+
+def activation_bytes(holding: Holding, parts: Gathered, table: LayoutTable) -> Array:
+    """Kept by one rank for one microbatch: layers under the recompute policy, and the ends.
+
+    Full recompute of ``k`` layers keeps the input of those and everything of the others.
+    """
+    layers = holding.layers.sum(axis=0)
+    covered = np.where(table.recompute_layers > 0, table.recompute_layers, layers)
+    share = np.minimum(covered / np.maximum(layers, 1), 1.0)
+    full = RECOMPUTES.index("full")
+    selective = RECOMPUTES.index("selective")
+    total = holding.has_embedding * parts.embedding["saved"]
+    for count, layer in zip(holding.layers, parts.layers, strict=True):
+        whole = layer["saved"]
+        mixed = share * layer["boundary"] + (1 - share) * whole
+        kept = np.where(table.recompute == full, mixed, whole)
+        kept = np.where(table.recompute == selective, layer["saved_selective"], kept)
+        total = total + count * kept
+    return total
+
+
+def rank_moments(
+    model: Model, job: Job, framework: Framework, table: LayoutTable, holding: Holding,
+    parts: Gathered,
+) -> dict[str, Moment]:  # fmt: skip
+    """Categories at each moment that can be the peak of this rank."""
+    weights = bytes_per_parameter(job, framework)
+    dense, expert = rank_parameters(model, framework, holding, parts, table)
+    states = state_bytes(
+        dense, expert, groups=shard_groups(table), weights=weights, framework=framework,
+        offload=table.offload_optimizer,
+    )  # fmt: skip
+    flight = microbatches_in_flight(table, holding.rank)
+    kept = activation_bytes(holding, parts, table) * flight
+    states["pipeline buffers"] = np.where(
+        table.pp > 1, 2 * parts.stream_bytes * (holding.rank > 0), 0.0
+    )
+    sharded = _zero3_buffers(framework, table, parts, weights)
+    loss = {
+        **states, **sharded,
+        "activations": kept,
+        "logits and loss": _loss_bytes(framework, table, holding, parts),
+    }  # fmt: skip
+    backward = {
+        **states, **sharded,
+        "activations": kept,
+        **_layer_workspace(table, holding, parts),
+        "gradient buckets": _buckets(framework, table, parts, weights),
+    }  # fmt: skip
+    return {"loss": loss, "backward": backward, "step": dict(states)}
+
+
+def _loss_bytes(
+    framework: Framework, table: LayoutTable, holding: Holding, parts: Gathered
+) -> Array:
+    per_logit = np.where(table.fused_loss, framework.fused_logit_bytes, framework.logit_bytes)
+    return holding.has_head * (per_logit * parts.logits + parts.head["saved"])
+
+
+def _layer_workspace(table: LayoutTable, holding: Holding, parts: Gathered) -> Moment:
+    """Of the heaviest layer that the rank holds: recomputed, or only going backward."""
+    recomputed: Array = 0.0
+    plain: Array = 0.0
+    for count, layer in zip(holding.layers, parts.layers, strict=True):
+        recomputed = np.maximum(recomputed, np.where(count > 0, layer["recompute_workspace"], 0))
+        plain = np.maximum(plain, np.where(count > 0, layer["backward_workspace"], 0))
+    full = table.recompute == RECOMPUTES.index("full")
+    return {
+        "recompute workspace": np.where(full, recomputed, 0.0),
+        "backward workspace": np.where(full, 0.0, plain),
+    }
+
+
+def _zero3_buffers(
+    framework: Framework, table: LayoutTable, parts: Gathered, weights: BytesPerParameter
+) -> Moment:
+    """Whole parameters of the current and the prefetched layer."""
+    layer = _heaviest_parameters(parts)
+    gathered = np.where(
+        table.zero_stage == 3, framework.gathered_layers * layer * weights.parameter, 0.0
+    )
+    return {"gathered parameters": gathered}
+
+
+def _heaviest_parameters(parts: Gathered) -> Array:
+    heaviest: Array = 0.0
+    for layer in parts.layers:
+        heaviest = np.maximum(heaviest, layer["dense_parameters"] + layer["expert_parameters"])
+    return heaviest
+
+
+def _buckets(
+    framework: Framework, table: LayoutTable, parts: Gathered, weights: BytesPerParameter
+) -> Array:
+    """Whole gradients of one layer under ZeRO-3, else the buckets being reduced."""
+    replicated = table.dp * table.cp > 1
+    layer = _heaviest_parameters(parts) * weights.parameter
+    bucket = np.where(replicated, framework.gradient_bucket_bytes, 0.0)
+    return np.where(table.zero_stage == 3, layer, bucket)

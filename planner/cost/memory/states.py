@@ -1,0 +1,87 @@
+"""Model states: parameters, gradients, master weights and optimizer states of one rank."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.framework import Framework
+from planner.job import OPTIMIZER_STATE_BYTES, Job
+from planner.ops import Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesPerParameter:
+    """What one parameter weighs in each role, before ZeRO shares any of it out."""
+
+    parameter: float
+    gradient: float
+    master: float
+    optimizer: float
+
+
+def bytes_per_parameter(job: Job, framework: Framework) -> BytesPerParameter:
+    """Mixed precision Adam: ``2 + g + 4 + 8``; without a master copy ``b + b + 0 + 8``.
+
+    Reference: Rajbhandari et al., "ZeRO", SC 2020, section 3.1 (K = 12 with float16 gradients);
+    ``g`` is the framework's own gradient width.
+
+    >>> from planner.framework import Framework
+    >>> bytes_per_parameter(Job(global_batch=1, sequence_length=1), Framework(name="x"))
+    BytesPerParameter(parameter=2, gradient=4, master=4, optimizer=8)
+    """
+    numbers = job.numbers
+    if not numbers.keeps_master:
+        width = numbers.parameter_bytes
+        return BytesPerParameter(
+            parameter=width,
+            gradient=width,
+            master=0,
+            optimizer=OPTIMIZER_STATE_BYTES[job.optimizer],
+        )
+    return BytesPerParameter(
+        parameter=numbers.parameter_bytes,
+        gradient=framework.gradient_bytes,
+        master=framework.master_bytes,
+        optimizer=OPTIMIZER_STATE_BYTES[job.optimizer],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardGroups:
+    """Ranks that share one copy of dense and of expert states; 1 without ZeRO."""
+
+    zero_stage: Array
+    dense: Array
+    expert: Array
+
+
+def state_bytes(
+    dense: Array,
+    expert: Array,
+    *,
+    groups: ShardGroups,
+    weights: BytesPerParameter,
+    framework: Framework,
+    offload: Array = False,
+) -> dict[str, Array]:
+    """Bytes of each kind of state for ``dense`` and ``expert`` elements of one rank.
+
+    ZeRO-1 divides master weights and optimizer states by the shard group, ZeRO-2 gradients
+    too, ZeRO-3 parameters too (Rajbhandari et al. 2020, figure 1). Experts are divided by
+    their own group, the ``dp cp / ep`` replicas of one expert.
+    """
+    stage = np.asarray(groups.zero_stage)
+    shared = {
+        level: np.where(
+            stage >= level, dense / groups.dense + expert / groups.expert, dense + expert
+        )
+        for level in (1, 2, 3)
+    }
+    sharded_gradients = shared[2] if framework.zero2_shards_gradients else shared[3]
+    kept = np.where(offload, 0.0, 1.0)
+    return {
+        "parameters": weights.parameter * shared[3],
+        "gradients": weights.gradient * sharded_gradients,
+        "master weights": weights.master * shared[1] * kept,
+        "optimizer states": weights.optimizer * shared[1] * kept,
+    }
