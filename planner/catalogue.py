@@ -63,6 +63,7 @@ _CLUSTER_KEYS = {
     "num_devices": Key("num_devices", int),
     "host_memory_gib": Key("host_memory_bytes", int, GIB),
     "usd_per_device_hour": Key("usd_per_device_hour", float),
+    "fabric_degradation_exponent": Key("fabric_degradation_exponent", float),
 }
 
 

@@ -137,6 +137,9 @@ class Cluster:
     """Date, region and source of the price."""
     num_devices: int = 0
     """Devices that exist; 0 for any number."""
+    fabric_degradation_exponent: float = -1.0
+    """The rate between domains falls as ``(domains / 2) ** -exponent`` where this fabric was
+    measured to be shared or untuned; negative for the calibration's own, of clean fabrics."""
     source: str = ""
     from_memory: FromMemory = "no"
     notes: str = ""
@@ -169,7 +172,8 @@ class Span:
 
     ``members[i]`` is the number of ranks of one group inside one domain of tier ``i``, so
     ``members[-1]`` is the whole group. ``sharers[i]`` is how many groups of the same kind
-    work at once inside one domain of tier ``i`` and so share its uplink to tier ``i + 1``.
+    work at once inside one domain of tier ``i``; those that leave it share its uplink to tier
+    ``i + 1``.
     """
 
     degree: NDArray[np.int64]
@@ -185,26 +189,43 @@ class Span:
         return index
 
 
-def span(cluster: Cluster, *, degree: object, stride: object) -> Span:
-    """Where the groups of one parallel axis lie; broadcasts over ``degree`` and ``stride``.
+def span(cluster: Cluster, *, degree: object, stride: object, world_size: object = 0) -> Span:
+    """Where the groups of one parallel axis lie; broadcasts over its array arguments.
 
     A domain of ``size`` ranks holds ``size / stride`` members of a group (at least one, at
-    most all), and ``min(stride, size)`` groups side by side.
+    most all). Groups that would fit into a domain but do not divide it are split by its
+    border somewhere, and the split ones set the pace: they count as two halves.
 
     Args:
         cluster: The nest.
         degree: Ranks in one group.
         stride: Distance between neighbours, the product of the inner axes' degrees.
+        world_size: Ranks of the whole job; 0 for ``degree * stride``, one set of groups.
+
+    >>> from planner.catalogue import load_cluster
+    >>> lies = span(load_cluster("h100-8x400g"), degree=16, stride=2)
+    >>> [int(m) for m in lies.members], [int(s) for s in lies.sharers]
+    ([4, 16], [2, 2])
     """
-    degrees, strides = np.broadcast_arrays(
-        np.asarray(degree, np.int64), np.asarray(stride, np.int64)
+    degrees, strides, worlds = np.broadcast_arrays(
+        *(np.asarray(value, np.int64) for value in (degree, stride, world_size))
     )
+    periods = degrees * strides
+    worlds = np.maximum(worlds, periods)
     members, sharers = [], []
     for tier in cluster.tiers[:-1]:
         inside = np.clip(tier.size // strides, 1, degrees)
-        members.append(inside)
-        sharers.append(np.minimum(strides, tier.size))
+        split = (periods < tier.size) & (worlds > tier.size) & (tier.size % periods != 0)
+        members.append(np.where(split, -(-degrees // 2), inside))
+        sharers.append(_groups_inside(tier.size, degrees, strides, worlds, split))
     outer = cluster.tiers[-1].size or np.iinfo(np.int64).max
     members.append(degrees.copy())
-    sharers.append(np.minimum(strides, outer))
+    sharers.append(_groups_inside(outer, degrees, strides, worlds, degrees < 0))
     return Span(degree=degrees, members=tuple(members), sharers=tuple(sharers))
+
+
+def _groups_inside(size, degrees, strides, worlds, split):
+    """Groups with a member in one domain: side by side, and one after the other if they fit."""
+    side_by_side = np.minimum(strides, size)
+    in_a_row = np.minimum(worlds, size) // degrees
+    return np.where(split, side_by_side, np.maximum(side_by_side, in_a_row))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-PrecisionName = Literal["fp32", "tf32", "bf16", "fp16", "bf16-pure", "fp8"]
+PrecisionName = Literal["fp32", "tf32", "bf16", "fp16", "bf16-pure", "fp8", "fp4"]
 OptimizerName = Literal["adamw", "adamw-8bit", "sgd-momentum", "sgd", "lamb"]
 
 
@@ -36,6 +36,9 @@ PRECISIONS: dict[str, Precision] = {
     ),
     "fp8": Precision(
         compute_dtype="fp8", parameter_bytes=2, activation_bytes=2, keeps_master=True
+    ),
+    "fp4": Precision(
+        compute_dtype="fp4", parameter_bytes=2, activation_bytes=2, keeps_master=True
     ),
 }
 

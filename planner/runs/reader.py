@@ -1,0 +1,198 @@
+"""From a CSV file to runs: model, job, machine, layout and what was measured."""
+
+import csv
+import gzip
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from planner.cluster import Cluster
+from planner.framework import Framework
+from planner.job import Job
+from planner.layout import Layout
+from planner.model import Model
+from planner.runs.columns import Row, Unreadable
+from planner.runs.machines import build_cluster, build_framework, habits, precision_of
+from planner.runs.models import build_model
+from planner.stage_rules import stage_layers
+from planner.units import GIB
+
+OUTCOMES = ("ran", "oom", "failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One published or own run, ready to be predicted."""
+
+    id: str
+    group: str
+    """Source group: runs of one source."""
+    outcome: str
+    """``ran``, ``oom`` or ``failed`` (a crash or out of memory)."""
+    model: Model
+    job: Job
+    cluster: Cluster
+    framework: Framework
+    layout: Layout
+    num_devices: int
+    step_seconds: float | None
+    """Measured; None if the source gives no time."""
+    peak_bytes: float | None
+    """Measured; None if the source gives no memory."""
+    memory_kind: str
+    """``allocated``, ``reserved``, ``device`` or empty."""
+    assumptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unscored:
+    """A row that is no case, and why."""
+
+    id: str
+    group: str
+    reason: str
+    """Short: counted over the table."""
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTable:
+    """All rows of a file, in file order within each list."""
+
+    runs: tuple[Run, ...]
+    unscored: tuple[Unscored, ...]
+
+
+def read_runs(path: Path) -> RunTable:
+    """Read a run table (CSV, also gzipped).
+
+    Raises:
+        ValueError: If the file cannot be read, is not text or has no header.
+    """
+    try:
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream)
+            header = [name.strip() for name in reader.fieldnames or []]
+            rows = [{(k or "").strip(): v for k, v in row.items()} for row in reader]
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, csv.Error, EOFError) as error:
+        raise ValueError(f"{path} is not a CSV table: {error}") from None
+    if not header:
+        raise ValueError(f"{path} has no header line")
+    return parse_runs(rows)
+
+
+def parse_runs(rows: Iterable[Mapping[str, object]]) -> RunTable:
+    """Runs and unscored rows from dictionaries of cells."""
+    runs, unscored = [], []
+    seen: set[str] = set()
+    for number, cells in enumerate(rows, start=1):
+        row = Row(cells)
+        name = row.text("id", f"row-{number}")
+        group = row.text("prefix", "all")
+        try:
+            if name in seen:
+                raise Unreadable("duplicate id", name)
+            seen.add(name)
+            runs.append(_run(row, name, group))
+        except Unreadable as problem:
+            unscored.append(
+                Unscored(id=name, group=group, reason=problem.reason, detail=problem.detail)
+            )
+        except ValueError as error:
+            unscored.append(
+                Unscored(id=name, group=group, reason="contradictory", detail=str(error))
+            )
+    return RunTable(runs=tuple(runs), unscored=tuple(unscored))
+
+
+def _run(row: Row, name: str, group: str) -> Run:
+    row.check()
+    outcome = row.choice("outcome", OUTCOMES) or "ran"
+    model, assumed = build_model(row)
+    cluster, network = build_cluster(row)
+    framework = build_framework(row)
+    num_devices, layout, job = _layout(row, model, framework)
+    peak = row.rate("peak_mem_gb")
+    return Run(
+        id=name, group=group, outcome=outcome, model=model, job=job, cluster=cluster,
+        framework=framework, layout=layout, num_devices=num_devices,
+        step_seconds=_step_seconds(row, job, num_devices),
+        peak_bytes=None if peak is None else peak * GIB, memory_kind=row.text("memory_kind"),
+        assumptions=(*assumed, *network),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _stages(key: int, rule: str, pp: int, vpp: int) -> tuple[int, ...]:
+    return stage_layers(_MODELS[key], rule, pp=pp, vpp=vpp)
+
+
+_MODELS: dict[int, Model] = {}
+
+
+def _layout(row: Row, model: Model, framework: Framework) -> tuple[int, Layout, Job]:
+    num_devices = row.count("gpus")
+    _MODELS[id(model)] = model
+    tp, pp, cp = row.count("tp", 1), row.count("pp", 1), row.count("cp", 1)
+    stated = tp * pp * cp * row.count("dp", default=max(num_devices // (tp * pp * cp), 1))
+    if stated != num_devices:
+        raise Unreadable(
+            "tp x pp x cp x dp is not gpus", f"layout needs {stated} of {num_devices} gpus"
+        )
+    dp = num_devices // (tp * pp * cp)
+    microbatch, global_batch = row.count("micro_batch"), row.count("global_batch")
+    if global_batch % (dp * microbatch):
+        raise Unreadable(
+            "global_batch is not a multiple of dp x micro_batch",
+            f"global_batch={global_batch}, dp={dp}, micro_batch={microbatch}",
+        )
+    vpp = row.count("vpp", 1) if pp > 1 else 1
+    usual = habits(row)
+    parallel = row.flag("sequence_parallel")
+    stage = row.text("zero_stage")
+    if stage not in ("", "0", "1", "2", "3"):
+        raise Unreadable("zero_stage must be 0, 1, 2 or 3", f"zero_stage={stage}")
+    ep = row.count("ep", 1)
+    layout = Layout(
+        dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, etp=row.count("etp", _usual_etp(row, tp)), vpp=vpp,
+        sequence_parallel=tp > 1 and (usual["sequence_parallel"] if parallel is None else parallel),
+        zero_stage=int(stage) if stage else usual["zero_stage"],  # type: ignore[arg-type]
+        recompute=row.choice("recompute", ("none", "selective", "full")) or "none",  # type: ignore[arg-type]
+        microbatch=microbatch, microbatches=global_batch // (dp * microbatch),
+        schedule="interleaved" if vpp > 1 else "1f1b",
+        stage_layers=_stages(id(model), framework.stage_rule, pp, vpp),
+    )  # fmt: skip
+    job = Job(
+        global_batch=global_batch, sequence_length=row.count("seq_len", model.sequence_length),
+        precision=precision_of(row), framework=framework.name,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return num_devices, layout, job
+
+
+def _usual_etp(row: Row, tp: int) -> int:
+    """Degree of tensor parallelism of experts: ``etp1`` or ``etp2`` in a recipe's name."""
+    import re
+
+    found = re.search(r"etp(\d+)", row.text("model_name"))
+    return int(found[1]) if found else 1
+
+
+def _step_seconds(row: Row, job: Job, num_devices: int) -> float | None:
+    seconds = row.rate("step_time_s")
+    if seconds is not None:
+        return seconds
+    rate = row.rate("tokens_per_s_per_gpu")
+    return None if rate is None else job.tokens_per_step / (rate * num_devices)
+
+
+def write_runs(path: Path, header: list[str], rows: list[Mapping[str, object]]) -> None:
+    """Write rows of a run table, gzipped if the name says so."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, header, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
