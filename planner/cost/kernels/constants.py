@@ -43,7 +43,7 @@ class KernelConstants:
 
     generation: str
     sustained_fraction: Mapping[str, float] = field(
-        default_factory=lambda: {"fp32": 0.85, "tf32": 0.8, "half": 0.75, "fp8": 0.65, "fp4": 0.6}
+        default_factory=lambda: {"fp32": 0.9, "tf32": 0.8, "half": 0.85, "fp8": 0.7, "fp4": 0.6}
     )
     """Share of the data-sheet peak that a perfectly shaped matrix product holds in a long run:
     clocks fall under load. By dtype class: fp32, tf32, half, fp8, fp4."""
@@ -53,15 +53,15 @@ class KernelConstants:
     burst_gain: float = 1.05
     """Rate of short or synthetic benchmark runs over long runs on real data; what training
     costs leaves it out."""
-    small_tile_rate: float = 0.9
+    small_tile_rate: float = 0.8
     """Rate of a 64x64 output tile relative to a 256x128 one; 128x128 lies between."""
-    k_half: float = 80.0
+    k_half: float = 70.0
     """Inner dimension at which a tile spends half its time filling and draining its pipeline."""
     wave_softness: float = 0.2
     """0: the last wave of tiles costs a full wave; 1: no quantisation (overlap of kernels)."""
-    split_k: float = 8000.0
+    split_k: float = 6000.0
     """Inner dimension from which libraries split it to fill the last wave of tiles."""
-    slice_gain: float = 0.7
+    slice_gain: float = 0.5
     """Exponent of the speed-up of n slices of the inner dimension when tiles are too few."""
     accumulate_rate: float = 0.95
     """Rate of a product that adds to a float32 buffer (weight gradients)."""
@@ -69,24 +69,24 @@ class KernelConstants:
     """Rate of a grouped product (experts) relative to a batched one of the same shape."""
     misaligned_rate: float = 0.69
     """Rate when rows of a matrix are no multiple of 16 bytes."""
-    launch_seconds: float = 5e-6
+    launch_seconds: float = 5.5e-6
     """Fixed time of one eager kernel on the device, gap to the next one included."""
     graph_launch_seconds: float = 2.5e-6
     """The same when kernels are replayed from a captured graph."""
     host_launch_seconds: float = 8e-6
     """Time the host needs to issue one eager operation; it bounds chains of tiny kernels."""
-    memory_fraction: float = 0.87
+    memory_fraction: float = 0.86
     """Share of the data-sheet memory rate that ideal streaming holds."""
-    operator_rate: float = 0.8
+    operator_rate: float = 0.83
     """Rate of ordinary memory-bound operators (norms, activations) relative to ideal."""
-    overlap_loss: float = 0.1
+    overlap_loss: float = 0.15
     """Share of the shorter of arithmetic and traffic that the longer one does not hide."""
     attention_fraction: Mapping[str, float] = field(
         default_factory=lambda: {"native": 0.75, "flash2": 0.6}
     )
     """Share of the data-sheet peak that fused attention would reach with long, wide heads:
     ``native`` kernels made for the architecture, and portable ``flash2``."""
-    attention_backward_rate: float = 0.8
+    attention_backward_rate: float = 0.88
     """Rate of the backward kernel (2.5 times the FLOPs) relative to the forward one."""
     attention_launch_seconds: float = 12e-6
     """Fixed time of one fused attention call."""
@@ -96,9 +96,9 @@ class KernelConstants:
     """Head width at which exponentials take as long as the matrix products."""
     convolution_fraction: float = 0.7
     """Rate of a convolution relative to the matrix product of the same shape."""
-    quantise_rate: float = 0.6
+    quantise_rate: float = 0.5
     """Rate of the memory-bound part of that cast relative to ideal."""
-    quantise_seconds: float = 6e-6
+    quantise_seconds: float = 9e-6
     """Fixed time of casting the input of an 8-bit product (largest value, scale, cast)."""
 
     def __post_init__(self) -> None:

@@ -43,6 +43,7 @@ _PRIORS = {
     "grouped_rate": (0.2, 0.3, 1.0),
     "launch_seconds": (0.7, 1e-7, 1e-3),
     "graph_launch_seconds": (0.7, 1e-7, 1e-3),
+    "host_launch_seconds": (0.5, 1e-7, 1e-3),
     "memory_fraction": (0.2, 0.05, 1.0),
     "operator_rate": (0.3, 0.2, 1.0),
     "overlap_loss": (0.7, 0.01, 1.0),
@@ -81,6 +82,8 @@ class KernelSample:
     """A short run, or one on constant data: clocks are higher than in training."""
     graph: bool = False
     """Kernels replayed from a captured graph, not launched one by one."""
+    looped: bool = False
+    """Issued one by one from Python: the host may have been slower than the device."""
     extra_bytes: float = 0.0
     """Memory-bound work that was timed along (copies into a cache)."""
     weight: float = 1.0
@@ -113,7 +116,7 @@ class _Batches:
         for index, sample in enumerate(samples):
             where = sample.device or device
             devices[where.name] = where
-            condition = (sample.burst, sample.graph)
+            condition = (sample.burst, sample.graph, sample.looped)
             rows[(sample.operation, where.name, condition, *_fixed(sample.shape))].append(index)
         self.size = len(samples)
         self.extra_bytes = np.array([sample.extra_bytes for sample in samples])
@@ -132,11 +135,13 @@ class _Batches:
 
     def seconds(self, constants: KernelConstants) -> NDArray[np.float64]:
         result = np.empty(self.size)
-        for price, arguments, device, (burst, graph), indices in self.batches:
+        for price, arguments, device, (burst, graph, looped), indices in self.batches:
             now = constants.under(burst=burst, graph=graph)
-            result[indices] = price(**arguments, device=device, constants=now)
+            seconds = price(**arguments, device=device, constants=now)
+            floor = constants.host_launch_seconds if looped else 0.0
+            result[indices] = np.maximum(seconds, floor)
             result[indices] += self.extra_bytes[indices] / (
-                device.memory_bytes_per_second * now.memory_fraction * now.operator_rate
+                device.memory_bytes_per_second * now.memory_fraction
             )
         return result
 
@@ -213,3 +218,15 @@ def _rounded(constants: KernelConstants) -> KernelConstants:
     """Four digits: more would pretend to a precision that timings do not have."""
     digits = {name: float(f"{_get(constants, name):.4g}") for name in _PRIORS}
     return _with(constants, digits)
+
+
+def median_constants(fitted: Sequence[KernelConstants]) -> KernelConstants:
+    """Constants of a typical device: the median of each over fitted generations.
+
+    Raises:
+        ValueError: If there is nothing to take the median of.
+    """
+    if not fitted:
+        raise ValueError("the median of no constants is not defined")
+    values = {name: float(np.median([_get(one, name) for one in fitted])) for name in _PRIORS}
+    return _rounded(_with(replace(fitted[0], generation="gpu"), values))

@@ -1,7 +1,4 @@
-"""Score the kernel model on public timings; see ``fit_kernels.py`` for how it learns.
-
-Run ``python -m benchmarks.kernels``: writes ``benchmarks/reports/kernels.md``.
-"""
+"""Public timings of single kernels, read as samples of the kernel model."""
 
 import csv
 from functools import cache
@@ -22,6 +19,9 @@ BURST_SOURCES = (
     "ThunderKittens",
 )
 """Benchmarks of short or replayed runs, mostly on constant data."""
+
+LOOPED_SOURCES = ("micro_bench", "EleutherAI")
+"""Benchmarks that issue small products one by one from Python."""
 
 AVERAGE_WEIGHT = 8.0  # one row that averages many operators of a training step
 
@@ -56,6 +56,7 @@ def sample_of(row: dict[str, str]) -> KernelSample:
         seconds=float(row["seconds"]),
         burst=any(name in row["source"] for name in BURST_SOURCES),
         graph="aiconfigurator" in row["source"],
+        looped=any(name in row["source"] for name in LOOPED_SOURCES),
         extra_bytes=_cache_bytes(row),
         weight=AVERAGE_WEIGHT if row["role"] == "average" else 1.0,
         device=device,
@@ -64,23 +65,10 @@ def sample_of(row: dict[str, str]) -> KernelSample:
 
 
 def group_of(row: dict[str, str]) -> str:
-    """Who measured what: the unit in which errors are reported."""
-    source = row["source"]
-    for name in ("vidur", "SimuMax", "aiconfigurator", "Azure", "mli", "flash-attention"):
-        if name in source:
-            break
-    else:
-        name = "MAMF" if "MAMF" in source else "other"
-    return "|".join(
-        (
-            row["kind"],
-            row["gpu"],
-            row["dtype"],
-            row["role"] if name == "SimuMax" else "",
-            row["library"],
-            name,
-        )
-    )
+    """Who measured: the first name in the source."""
+    known = ("vidur", "SimuMax", "aiconfigurator", "Azure", "transformers-benchmarks")
+    known += ("flash-attention", "MAMF", "gpu-benches", "FlagPerf", "Primus")
+    return next((name for name in known if name in row["source"]), "other")
 
 
 def _cache_bytes(row: dict[str, str]) -> float:
