@@ -67,6 +67,20 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_plot(path: Path | None) -> None:
+    """Say at once, before any work, that a plot cannot be written.
+
+    Raises:
+        ValueError: If its suffix is not one of ``PLOT_SUFFIXES``, or it cannot be written.
+    """
+    if path is not None and path.suffix.lower() not in PLOT_SUFFIXES:
+        raise ValueError(f"--plot {path}: a plot is one of {', '.join(PLOT_SUFFIXES)}")
+    check_writable(path)
+
+
 def check_writable(path: Path | None) -> None:
     """Say at once, before any work, that an output file cannot be written.
 

@@ -1,6 +1,157 @@
-"""Placeholder."""
+"""``execute``, ``compare``, ``probe``, ``dry-run``, ``demo``: plans meet the machine."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from planner.cli.common import (
+    JsonOption,
+    PlotOption,
+    check_plot,
+    check_writable,
+    console,
+    print_json,
+)
+
+PlanArgument = Annotated[Path, typer.Argument(help="A file written by 'planner recommend -o'.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
+    app.command()(execute)
+    app.command()(compare)
+    app.command(name="dry-run")(dry_run)
+    app.command()(probe)
+    app.command()(demo)
+
+
+def execute(
+    plan: PlanArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the measurement goes.")
+    ] = Path("measurement.json"),
+    steps: Annotated[int, typer.Option(help="Measured steps.")] = 5,
+    warmup: Annotated[int, typer.Option(help="Steps before them.")] = 2,
+    data: Annotated[
+        Path | None, typer.Option(help="Text to train on, byte by byte; else synthetic tokens.")
+    ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Also run the same job on one device.")
+    ] = False,
+    nnodes: Annotated[str | None, typer.Option(help="Passed to torchrun.")] = None,
+    rdzv_endpoint: Annotated[str | None, typer.Option(help="Passed to torchrun.")] = None,
+) -> None:
+    """Run a plan under torchrun on this machine's devices and measure it.
+
+    Example: planner execute plan.json --baseline -o measurement.json
+    """
+    from planner.plan import read_plan
+
+    read_plan(plan)
+    check_writable(output)
+    command = [str(plan), "--output", str(output), "--steps", str(steps), "--warmup", str(warmup)]
+    if data is not None:
+        command += ["--data", str(data)]
+    if baseline:
+        command.append("--baseline")
+    for flag, value in (("--nnodes", nnodes), ("--rdzv-endpoint", rdzv_endpoint)):
+        if value is not None:
+            command += [flag, value]
+    raise typer.Exit(run_executor("launch", *command))
+
+
+def run_executor(module: str, *arguments: str) -> int:
+    """Start one of the executor's programs; its exit code.
+
+    A Ctrl-C reaches the child as well, which ends its ranks: wait for it.
+    """
+    process = subprocess.Popen([sys.executable, "-m", f"executor.{module}", *arguments])
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue
+
+
+def compare(
+    plan: PlanArgument,
+    measurement: Annotated[Path, typer.Argument(help="Written by 'planner execute'.")],
+    tolerance: Annotated[
+        float, typer.Option(help="Largest relative error of step, memory and speedup.")
+    ] = 0.25,
+    plot: PlotOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Lay predicted beside measured; exit code 1 beyond the tolerance.
+
+    Example: planner compare plan.json measurement.json --plot compared.png
+    """
+    from planner.compare import compare as compare_runs
+    from planner.measurement import read_measurement
+    from planner.plan import read_plan
+    from planner.report.describe import comparison_document
+
+    check_plot(plot)
+    result = compare_runs(
+        read_plan(plan), read_measurement(measurement), tolerance=tolerance, plan_path=plan
+    )
+    if as_json:
+        print_json(comparison_document(result))
+    else:
+        from planner.report.tables import comparison_table
+
+        console().print(comparison_table(result))
+    if plot is not None:
+        from planner.report.plots import comparison_figure, save
+
+        save(comparison_figure(result), plot)
+    raise typer.Exit(0 if result.within else 1)
+
+
+def dry_run(
+    plan: PlanArgument,
+    rank: Annotated[int, typer.Option(help="Which rank of the plan.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Count one rank's tensors exactly, with no device and no network.
+
+    Example: planner dry-run plan.json --rank 0
+    """
+    from planner.plan import read_plan
+
+    layout = read_plan(plan).layout
+    if not 0 <= rank < layout.world_size:
+        raise ValueError(f"--rank must be 0 to {layout.world_size - 1}, got {rank}")
+    flags = ["--json"] if as_json else []
+    raise typer.Exit(run_executor("dry_run", str(plan), "--rank", str(rank), *flags))
+
+
+def probe(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the samples go.")] = Path(
+        "probe.json"
+    ),
+    world_sizes: Annotated[str, typer.Option(help="Ranks to probe, such as 1,2,4.")] = "1,2,4",
+) -> None:
+    """Time kernels and collectives on this machine, for 'planner fit'.
+
+    Example: planner probe -o probe.json
+    """
+    check_writable(output)
+    raise typer.Exit(run_executor("probe", "--world-sizes", world_sizes, "--output", str(output)))
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Option("--folder", help="Where plans, measurements and the plot go.")
+    ] = Path("planner-demo"),
+) -> None:
+    """Probe this machine, plan a small llama on 2 and 4 ranks, run it, compare.
+
+    Example: planner demo
+    """
+    from planner.demo import run_demo
+
+    raise typer.Exit(run_demo(folder))

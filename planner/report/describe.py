@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from planner.compare import Comparison
 from planner.model import Model
 from planner.ops import Implementation, count_parameters
 
@@ -47,4 +48,25 @@ def _dimensions(block: object) -> dict[str, Any]:
         key: value
         for key, value in asdict(block).items()  # type: ignore[call-overload]
         if key != "kind" and value not in (0, False, None)
+    }
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """Predicted beside measured."""
+    return {
+        "within": comparison.within,
+        "tolerance": comparison.tolerance,
+        "low_seconds": comparison.low_seconds,
+        "high_seconds": comparison.high_seconds,
+        "lines": [
+            {
+                "name": line.name,
+                "unit": line.unit,
+                "predicted": line.predicted,
+                "measured": line.measured,
+                "error": line.error,
+                "judged": line.judged,
+            }
+            for line in comparison.lines
+        ],
     }

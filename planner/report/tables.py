@@ -6,7 +6,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from planner.units import format_count
+from planner.compare import Comparison
+from planner.units import format_bytes, format_count, format_seconds
 
 
 def grid(title: str, *columns: str, right: int = 99) -> Table:
@@ -55,3 +56,29 @@ def _flat(dimensions: dict[str, Any], prefix: str = "") -> str:
         else:
             parts.append(f"{prefix}{key}={value}")
     return ", ".join(parts)
+
+
+_WRITERS = {
+    "seconds": format_seconds,
+    "bytes": format_bytes,
+    "times": lambda value: f"{value:.2f}x",
+}
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """``planner compare``."""
+    table = grid("predicted and measured", "", "predicted", "measured", "error", right=1)
+    for line in comparison.lines:
+        write = _WRITERS[line.unit]
+        mark = "" if not line.judged else " *"
+        error = f"{line.error:+.1%}" if line.measured else ""
+        table.add_row(line.name + mark, write(line.predicted), write(line.measured), error)
+    worst = comparison.worst
+    verdict = "within" if comparison.within else "beyond"
+    table.caption = (
+        f"* judged: the worst is {worst.name} at {worst.error:+.1%}, {verdict} the tolerance of "
+        f"{comparison.tolerance:.0%}; 80 % interval of the step "
+        f"{format_seconds(comparison.low_seconds)} to {format_seconds(comparison.high_seconds)}"
+    )
+    table.caption_justify = "left"
+    return table

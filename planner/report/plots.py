@@ -1,0 +1,64 @@
+"""Figures: each function takes a result and returns a matplotlib ``Figure``.
+
+Colours are Okabe and Ito's, which colour-blind readers can tell apart.
+"""
+
+import io
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib.figure import Figure
+
+from planner.compare import Comparison
+
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure under a temporary name, then rename it.
+
+    Raises:
+        ValueError: If the path cannot be written.
+    """
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:].lower(), dpi=144, bbox_inches="tight")
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        temporary.write_bytes(buffer.getvalue())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+
+
+def comparison_figure(comparison: Comparison) -> Figure:
+    """Seconds by part, memory and speedup: two bars each."""
+    panels = [
+        ("seconds", "seconds", 1.0),
+        ("bytes", "GiB", 2.0**30),
+        ("times", "speedup over one device", 1.0),
+    ]
+    panels = [p for p in panels if any(line.unit == p[0] for line in comparison.lines)]
+    widths = [max(sum(line.unit == p[0] for line in comparison.lines), 1) for p in panels]
+    figure = Figure(figsize=(2.2 * sum(widths) + 1.5, 4), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False, width_ratios=widths)[0]
+    for axis, (unit, label, scale) in zip(axes, panels, strict=True):
+        lines = [line for line in comparison.lines if line.unit == unit]
+        for offset, side, colour in ((-0.2, "predicted", 0), (0.2, "measured", 1)):
+            heights = [getattr(line, side) / scale for line in lines]
+            places = [index + offset for index in range(len(lines))]
+            axis.bar(places, heights, width=0.4, color=PALETTE[colour], label=side)
+        if unit == "seconds":
+            step = next(i for i, line in enumerate(lines) if line.name == "step")
+            middle = lines[step].predicted
+            spread = [[middle - comparison.low_seconds], [comparison.high_seconds - middle]]
+            axis.errorbar([step - 0.2], [middle], yerr=spread, color="black", capsize=4)
+        names = [line.name.replace(" ", "\n", 1) for line in lines]
+        axis.set_xticks(range(len(lines)), names)
+        axis.set_ylabel(label)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False)
+    return figure
