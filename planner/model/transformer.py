@@ -1,6 +1,6 @@
 """One transformer layer: attention (MHA, GQA, MLA), a feed-forward or experts, norms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -56,8 +56,10 @@ class TransformerLayer:
             ops += self._cross_ops(self.cross_attention, shard, implementation)
         ops += self._norms("feed-forward", self.feed_forward_norms, shard, implementation)
         ops += self._feed_forward_ops(shard, implementation)
-        ops.append(_residual("feed-forward residual", self.hidden, shard, implementation))
-        return tuple(ops)
+        last = _residual("feed-forward residual", self.hidden, shard, implementation)
+        if self.extra_parameters:
+            last = replace(last, parameters=self.extra_parameters, tp_replicated=True)
+        return (*ops, last)
 
     def _feed_forward_ops(self, shard: Shard, implementation: Implementation) -> list[Op]:
         whole_bytes = shard.tokens * self.hidden * implementation.activation_bytes

@@ -100,12 +100,19 @@ def _task(config: Config) -> str:
     """What ``architectures`` says the model is trained for; empty for the bare model."""
     classes = config.values.get("architectures")
     first = str(classes[0]) if isinstance(classes, list) and classes else ""
+    if first == "ElectraForPreTraining":
+        return "discriminating"
     endings = {"ForMaskedLM": "masked", "ForPreTraining": "pretraining"}
     return next((task for ending, task in endings.items() if first.endswith(ending)), "")
 
 
 def _pooler(traits: Architecture, task: str, hidden: int) -> int:
-    """A dense layer on the first token; pretraining adds the next-sentence classifier."""
+    """A dense layer on the first token; pretraining adds the next-sentence classifier.
+
+    ELECTRA's discriminator has a dense layer and one logit on every token.
+    """
+    if task == "discriminating":
+        return hidden**2 + 2 * hidden + 1
     if traits.name not in POOLED or task == "masked":
         return 0
     return hidden**2 + hidden + (2 * (hidden + 1) if task == "pretraining" else 0)

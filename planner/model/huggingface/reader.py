@@ -52,7 +52,7 @@ def model_from_config(
     """
     outer = Config(values=table, where=where)
     section = next((key for key in TEXT_SECTIONS if outer.section(key) is not None), "")
-    if section:
+    if section or outer.text("model_type") in _TEXT_TYPES:
         return _wrapped(outer, section, name=name)
     traits = _traits(outer)
     config = replace(outer, defaults=traits.defaults)
@@ -60,26 +60,30 @@ def model_from_config(
 
 
 def _wrapped(outer: Config, section: str, *, name: str) -> Model:
-    """A multimodal model: its language part, and the parameters of the rest."""
-    inner: dict[str, object] = dict(outer.section(section) or {})
+    """A multimodal model: its language part, and the parameters of the rest.
+
+    Older files keep the language part's keys at the top, beside ``vision_config``.
+    """
+    inner: dict[str, object] = dict(outer.section(section) or outer.values)
     if isinstance(inner.get("text_config"), Mapping):  # thinker_config holds its own sections
         outer = replace(outer, values={**outer.values, **inner})
-        inner = dict(inner["text_config"])
-    model_type = outer.text("model_type")
-    inner.setdefault("model_type", _TEXT_TYPES.get(model_type, model_type))
-    outer_tie = outer.values.get("tie_word_embeddings")
-    if "tie_word_embeddings" not in inner and outer_tie is not None:
-        inner["tie_word_embeddings"] = outer_tie
-    config = replace(outer, values=inner, nested=True, where=f"{outer.where}: {section}")
+        inner = dict(inner["text_config"])  # type: ignore[call-overload]
+    model_type = str(inner.get("model_type") or outer.text("model_type"))
+    inner["model_type"] = _TEXT_TYPES.get(model_type, model_type)
+    if inner.get("tie_word_embeddings") is None:
+        inner["tie_word_embeddings"] = outer.values.get("tie_word_embeddings")
+    config = replace(
+        outer, values=inner, nested=bool(section),
+        where=f"{outer.where}: {section}" if section else outer.where,
+    )  # fmt: skip
     traits = _traits(config)
     config = replace(config, defaults=traits.defaults)
     rest = tower_parameters(outer, text=config)
     model = _finished(config, traits, name=name)
-    return replace(model, extra_parameters=model.extra_parameters + rest,
-                   assumptions=tuple(config.assumed))  # fmt: skip
+    return replace(model, extra_parameters=model.extra_parameters + rest)
 
 
-# Wrappers whose text section may leave its own type out.
+# The language part of wrappers, whose text section may leave its own type out.
 _TEXT_TYPES = {
     "gemma3": "gemma3_text",
     "llama4": "llama4_text",
@@ -90,6 +94,10 @@ _TEXT_TYPES = {
     "qwen2_5_vl": "qwen2",
     "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3_moe",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
     "paligemma": "gemma",
 }
 
@@ -110,8 +118,7 @@ def _traits(config: Config) -> Architecture:
         ValueError: If the family is unknown and its shape cannot be read off the keys.
     """
     model_type = config.text("model_type") or _type_of_class(config)
-    traits = load_architecture(model_type.removesuffix("_text")) or load_architecture(model_type)
-    traits = load_architecture(model_type) or traits
+    traits = load_architecture(model_type)
     remote = config.values.get("auto_map")
     if traits is not None:
         if remote:
