@@ -30,12 +30,16 @@ PRIOR = CommunicationConstants(
         # NCCL's src/graph/tuning.cc at 5067397c, as a share of its Simple protocol's figure.
         "nvlink": LinkConstants(rate_fraction=0.8, hop_factor=0.2, fill_factor=0.2),
         "xgmi": LinkConstants(rate_fraction=0.72, hop_factor=0.2, fill_factor=0.2),
-        "pcie": LinkConstants(rate_fraction=0.8, hop_factor=0.2, fill_factor=0.2),
+        "pcie": LinkConstants(
+            rate_fraction=0.8, hop_factor=0.2, fill_factor=0.2, crowding_exponent=0.3
+        ),
         "infiniband": LinkConstants(rate_fraction=0.94, hop_factor=0.4, fill_factor=1.0),
         "roce": LinkConstants(rate_fraction=0.92, hop_factor=0.4, fill_factor=1.0),
         "efa": LinkConstants(rate_fraction=0.9, hop_factor=0.4, fill_factor=1.0),
         "ethernet": LinkConstants(rate_fraction=0.85, hop_factor=0.4, fill_factor=1.0),
-        "gloo": LinkConstants(rate_fraction=0.5, hop_factor=1.0, fill_factor=1.0),
+        "gloo": LinkConstants(
+            rate_fraction=0.5, hop_factor=1.0, fill_factor=1.0, crowding_exponent=0.5
+        ),
     },
     other=LinkConstants(rate_fraction=0.75, hop_factor=0.3, fill_factor=0.5),
     base_seconds={"ring": 6.6e-6, "tree": 6.8e-6, "nvls": 2e-5, "all_to_all": 8e-6},

@@ -12,13 +12,11 @@ import numpy as np
 from planner.cluster import Cluster, Span
 from planner.cluster import span as span_of
 from planner.cost.collectives.algorithms import (
-    FIRST_SWITCH_REDUCTION_CAPABILITY,
     all_to_all_seconds,
     broadcast_seconds,
     hierarchical_seconds,
-    paths,
+    message_seconds,
     ring_seconds,
-    send_recv_path_seconds,
     switch_seconds,
     tree_seconds,
 )
@@ -28,6 +26,7 @@ from planner.cost.collectives.constants import (
     default_communication,
     read_communication,
 )
+from planner.cost.collectives.route import Route, route_of
 
 __all__ = [
     "KINDS",
@@ -41,6 +40,9 @@ __all__ = [
     "send_recv_seconds",
     "supports_switch_reduction",
 ]
+
+FIRST_SWITCH_REDUCTION_CAPABILITY = 9.0
+"""NVLS needs the multicast of third-generation NVSwitch and Hopper (NVIDIA NCCL notes 2.17)."""
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
 KINDS: tuple[Collective, ...] = Collective.__args__
@@ -97,31 +99,29 @@ def algorithm_seconds(
     if kind not in KINDS:
         raise ValueError(f"a collective is one of {', '.join(KINDS)}, got {kind!r}")
     buffers = np.asarray(buffer_bytes, float)
-    route = paths(span, cluster, constants, kind=kind)
+    route = route_of(span, cluster, constants, kind=kind)
     with np.errstate(divide="ignore", invalid="ignore"):
-        times = _candidates(kind, buffers, route, cluster, constants)
+        times = _candidates(kind, buffers, route, cluster)
     nothing_to_do = (span.degree <= 1) | (buffers <= 0)
     return {name: np.where(nothing_to_do, 0.0, seconds) for name, seconds in times.items()}
 
 
-def _candidates(kind, buffers, route, cluster, constants):
-    """Times of the algorithms by name."""
+def _candidates(
+    kind: Collective, buffers: np.ndarray, route: Route, cluster: Cluster
+) -> dict[str, np.ndarray]:
     if kind == "all_to_all":
-        return {"all_to_all": all_to_all_seconds(buffers, route, constants)}
+        return {"all_to_all": all_to_all_seconds(buffers, route)}
     if kind == "broadcast":
-        return {"broadcast": broadcast_seconds(buffers, route, constants)}
+        return {"broadcast": broadcast_seconds(buffers, route)}
     if kind in ("all_gather", "reduce_scatter"):
-        return {"ring": ring_seconds(buffers, route, constants, passes=1, kind=kind)}
+        return {"ring": ring_seconds(buffers, route, passes=1)}
     times = {
-        "ring": ring_seconds(buffers, route, constants, passes=2),
-        "tree": tree_seconds(buffers, route, constants),
-        "hierarchical": hierarchical_seconds(buffers, route, constants),
+        "ring": ring_seconds(buffers, route, passes=2),
+        "tree": tree_seconds(buffers, route),
+        "hierarchical": hierarchical_seconds(buffers, route),
     }
     if supports_switch_reduction(cluster):
-        line = cluster.tiers[0].bytes_per_second
-        switch = switch_seconds(buffers, route, constants, line_bytes_per_second=line)
-        # The switch reduces only among ranks that it joins.
-        times["nvls"] = np.where(route[0].used, switch, np.inf)
+        times["nvls"] = switch_seconds(buffers, route)
     return times
 
 
@@ -164,7 +164,7 @@ def send_recv_seconds(
         np.where((outermost > i) | (lies.degree < 2), 1, 2) for i in range(len(cluster.tiers))
     )
     pair = Span(degree=np.minimum(lies.degree, 2), members=members, sharers=lies.sharers)
-    route = paths(pair, cluster, constants, kind="send_recv")
+    route = route_of(pair, cluster, constants, kind="send_recv")
     with np.errstate(divide="ignore", invalid="ignore"):
-        times = send_recv_path_seconds(buffers, route, constants)
+        times = message_seconds(buffers, route)
     return np.where((pair.degree > 1) & (buffers > 0), times, 0.0)

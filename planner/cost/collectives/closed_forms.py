@@ -7,29 +7,34 @@ Each takes plain numbers, arrays or pint quantities and broadcasts. None knows o
 import numpy as np
 
 
-def pipelined_seconds(wire_seconds, *, latency_seconds, fill_seconds):
+def pipelined_seconds(wire_seconds, *, latency_seconds, fill_seconds, saturation_seconds=np.inf):
     """Time of a message that is cut into the best number of chunks and pushed through a pipe.
 
     With ``k`` chunks the pipe needs ``fill`` once for its hops and a start-up per chunk; the
-    best ``k`` balances both:
+    best ``k`` balances both and leaves ``2 sqrt(fill * wire)``. Chunks cannot outgrow the
+    library's buffers, so from some size on the fill stays what it is:
 
-        t = latency + wire + 2 sqrt(fill * wire)
+        t = latency + wire + 2 sqrt(fill * wire / (1 + wire / saturation))
 
-    The square root is what protocol switches (LL, LL128, Simple) and channel counts look
-    like from outside: the rate climbs smoothly with size, and time never falls.
+    This is what protocol switches (LL, LL128, Simple) and channel counts look like from
+    outside: the rate climbs smoothly with size, and time never falls.
 
     Args:
         wire_seconds: Bytes over the slowest link by its sustained rate.
         latency_seconds: What an empty message costs.
         fill_seconds: Start-ups that lie in a row; 0 gives the plain alpha-beta line.
+        saturation_seconds: Wire time from which on chunks are as large as they get.
 
     Reference: Sanders, Speck and Traff, "Two-tree algorithms for full bandwidth broadcast,
     reduction and scan", Parallel Computing 35(12), 2009, section 2 (optimal pipelining).
 
     >>> pipelined_seconds(9.0, latency_seconds=1.0, fill_seconds=1.0)
     16.0
+    >>> pipelined_seconds(3.0, latency_seconds=1.0, fill_seconds=3.0, saturation_seconds=1.0)
+    7.0
     """
-    return latency_seconds + wire_seconds + 2 * (fill_seconds * wire_seconds) ** 0.5
+    growing = wire_seconds / (1 + wire_seconds / saturation_seconds)
+    return latency_seconds + wire_seconds + 2 * (fill_seconds * growing) ** 0.5
 
 
 def ring_wire_seconds(buffer_bytes, *, ranks, passes, bytes_per_second):

@@ -25,12 +25,18 @@ class LinkConstants:
     fill_factor: float = 0.25
     """Start-up of one hop of a chunked message that has to be filled, as a share of the same:
     sets the size at which half of the rate is reached."""
+    saturation_factor: float = 20.0
+    """Wire time per hop, in tier latencies, from which on chunks are as large as they get."""
+    crowding_exponent: float = 0.0
+    """The rate of a rank falls as ``(ranks at work in the domain / 2) ** -exponent``: host
+    bridges, sockets and cores that ranks share; 0 for a switch."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_fraction <= 1.2:
             raise ValueError(f"rate_fraction must lie in (0, 1.2], got {self.rate_fraction}")
-        if self.hop_factor < 0 or self.fill_factor < 0:
-            raise ValueError("hop_factor and fill_factor must not be negative")
+        for name in ("hop_factor", "fill_factor", "saturation_factor", "crowding_exponent"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,11 @@ class CommunicationConstants:
     base_seconds: Mapping[str, float] = field(default_factory=dict)
     """Launch and handshake of one call by algorithm, or by collective where that differs."""
     other_base_seconds: float = 6e-6
+    startup_factors: Mapping[str, float] = field(default_factory=dict)
+    """Start-ups of a device architecture, launches and hops inside the node alike, relative to
+    the rest; 1 if not named."""
+    own_block_cost: float = 0.45
+    """A ring also copies each rank's own block: its time in blocks sent over the inner link."""
     tree_rate_fraction: float = 0.95
     """What a tree sustains of the ring's rate."""
     switch_rate_fraction: float = 0.57
@@ -74,6 +85,10 @@ class CommunicationConstants:
     def rate_fraction(self, kind: str) -> float:
         """What a collective sustains of the link's rate."""
         return self.kind_rate_fractions.get(kind, 1.0)
+
+    def startup_factor(self, architecture: str) -> float:
+        """Start-ups of a device architecture relative to the rest."""
+        return self.startup_factors.get(architecture, 1.0)
 
     def to_dict(self) -> dict:
         """Plain numbers for a JSON file."""

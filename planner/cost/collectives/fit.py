@@ -1,14 +1,15 @@
 """Fit of the communication constants to measured collectives: bounded, regularised, in logs."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from planner.cluster import Cluster, span
 from planner.cost.collectives.constants import CommunicationConstants, default_communication
-from planner.cost.comm import algorithm_seconds, send_recv_seconds
+from planner.cost.comm import algorithm_seconds, send_recv_seconds, supports_switch_reduction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,70 +53,83 @@ def predicted_seconds(
     return seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unknown:
-    """One fitted number: where it lives, its bounds and how far the prior lets it wander."""
-
-    place: tuple[str, ...]
+class _Range(NamedTuple):
     lowest: float
     highest: float
     log_spread: float
+    """How far the prior lets the number wander: one standard deviation of its logarithm."""
+
+
+_LINK_RANGES = {
+    "rate_fraction": _Range(0.02, 1.0, 0.3),
+    "hop_factor": _Range(0.01, 20.0, 1.0),
+    "fill_factor": _Range(0.001, 100.0, 1.5),
+    "saturation_factor": _Range(0.1, 1e4, 1.5),
+}
+_CROWDING = _Range(0.01, 1.5, 0.7)
+_BASE = _Range(1e-6, 5e-3, 0.7)
+_KIND_RATE = _Range(0.2, 1.3, 0.2)
+_STARTUP = _Range(0.3, 3.0, 0.3)
+_OTHERS = {
+    "own_block_cost": _Range(0.05, 2.0, 0.5),
+    "tree_rate_fraction": _Range(0.5, 1.0, 0.1),
+    "switch_rate_fraction": _Range(0.4, 0.8, 0.1),
+    "peer_seconds": _Range(1e-9, 1e-3, 1.5),
+    "degradation_exponent": _Range(1e-3, 1.0, 0.7),
+}
+Place = tuple[str, ...]
+LEAST_ROWS = 6
+"""Samples that a link kind or an architecture must have before its own numbers are fitted."""
 
 
 def _unknowns(
-    sets: Iterable[tuple[Sequence[CollectiveSample], Cluster]],
-) -> list[_Unknown]:
-    """Unknowns that these samples can move; nothing else is touched."""
-    kinds, links, switch_links, tiers = set(), set(), False, 0
+    sets: Sequence[tuple[Sequence[CollectiveSample], Cluster]], prior: CommunicationConstants
+) -> dict[Place, _Range]:
+    """Where each number lives that these samples can move; nothing else is touched."""
+    kinds = {sample.kind for samples, _ in sets for sample in samples}
+    found: dict[Place, _Range] = {}
+    for link in sorted(_links_crossed(sets)):
+        found |= {("links", link, name): r for name, r in _LINK_RANGES.items()}
+        if prior.link(link).crowding_exponent > 0:
+            found["links", link, "crowding_exponent"] = _CROWDING
+    rings = {"all_reduce", "all_gather", "reduce_scatter"}
+    reductions = "all_reduce" in kinds
+    switched = any(supports_switch_reduction(cluster) for _, cluster in sets)
+    bases = ["ring"] * bool(kinds & rings) + ["tree"] * reductions
+    bases += ["nvls"] * (reductions and switched) + sorted(kinds - rings - {"broadcast"})
+    found |= {("base_seconds", name): _BASE for name in bases}
+    found |= {("kind_rate_fractions", k): _KIND_RATE for k in sorted(kinds - {"all_reduce"})}
+    rows = Counter()
     for samples, cluster in sets:
-        kinds |= {sample.kind for sample in samples}
+        rows[cluster.device.architecture] += len(samples)
+    common = sorted(name for name, count in rows.items() if count >= LEAST_ROWS)
+    if len(common) > 1:
+        found |= {("startup_factors", name): _STARTUP for name in common}
+    wanted = {
+        "own_block_cost": bool(kinds & rings),
+        "tree_rate_fraction": reductions,
+        "switch_rate_fraction": reductions and switched,
+        "peer_seconds": "all_to_all" in kinds,
+        "degradation_exponent": len(sets) > 1,
+    }
+    return found | {(name,): _OTHERS[name] for name, is_wanted in wanted.items() if is_wanted}
+
+
+def _links_crossed(sets: Iterable[tuple[Sequence[CollectiveSample], Cluster]]) -> set[str]:
+    """Link kinds that enough samples use."""
+    rows = Counter()
+    for samples, cluster in sets:
         for sample in samples:
             lies = span(cluster, degree=sample.degree, stride=sample.stride)
-            outermost = int(lies.outermost_tier)
-            inner = 0 if int(lies.members[0]) > 1 else outermost
-            links |= {cluster.tiers[i].link for i in range(inner, outermost + 1)}
-            tiers = max(tiers, int(lies.degree / lies.members[0]))
-        switch_links |= any(t.link == "nvlink" for t in cluster.tiers)
-    found = []
-    for link in sorted(links):
-        found += [
-            _Unknown(
-                place=("links", link, "rate_fraction"), lowest=0.02, highest=1.0, log_spread=0.3
-            ),
-            _Unknown(
-                place=("links", link, "hop_factor"), lowest=0.01, highest=20.0, log_spread=1.0
-            ),
-            _Unknown(
-                place=("links", link, "fill_factor"), lowest=0.001, highest=50.0, log_spread=1.5
-            ),
-        ]
-    for name in _bases(kinds, switch_links):
-        place = ("base_seconds", name)
-        found.append(_Unknown(place=place, lowest=1e-6, highest=5e-3, log_spread=0.7))
-    for kind in sorted(kinds - {"all_reduce"}):
-        place = ("kind_rate_fractions", kind)
-        found.append(_Unknown(place=place, lowest=0.2, highest=1.3, log_spread=0.2))
-    if "all_reduce" in kinds:
-        place = ("tree_rate_fraction",)
-        found.append(_Unknown(place=place, lowest=0.5, highest=1.0, log_spread=0.1))
-        if switch_links:
-            place = ("switch_rate_fraction",)
-            found.append(_Unknown(place=place, lowest=0.4, highest=0.8, log_spread=0.1))
-    if "all_to_all" in kinds:
-        place = ("peer_seconds",)
-        found.append(_Unknown(place=place, lowest=1e-9, highest=1e-3, log_spread=1.5))
-    if tiers > 2:
-        place = ("degradation_exponent",)
-        found.append(_Unknown(place=place, lowest=1e-3, highest=1.0, log_spread=0.7))
-    return found
-
-
-def _bases(kinds: set[str], switched: bool) -> list[str]:
-    rings = {"all_reduce", "all_gather", "reduce_scatter"}
-    names = ["ring"] if kinds & rings else []
-    if "all_reduce" in kinds:
-        names += ["tree", "nvls"] if switched else ["tree"]
-    return names + sorted(kinds - rings - {"broadcast"})
+            inner = (np.ones((), np.int64), *lies.members)
+            rows.update(
+                {
+                    tier.link
+                    for tier, narrow, wide in zip(cluster.tiers, inner, lies.members, strict=False)
+                    if wide > narrow
+                }
+            )
+    return {link for link, count in rows.items() if count >= LEAST_ROWS}
 
 
 def fit_collectives(
@@ -161,12 +175,12 @@ def fit_clusters(
             raise ValueError(
                 f"a sample needs positive bytes and seconds and 2 ranks, got {sample}"
             )
-    unknowns = _unknowns(sets)
+    unknowns = _unknowns(sets, start)
     measured = np.log([sample.seconds for sample in flat])
     weights = np.sqrt([sample.weight for sample in flat])
-    centre = np.log([_get(start, u.place) for u in unknowns])
-    spread = np.array([u.log_spread for u in unknowns])
-    bounds = np.log([[u.lowest for u in unknowns], [u.highest for u in unknowns]])
+    centre = np.log([_get(start, place) for place in unknowns])
+    lowest, highest, spread = np.array([*unknowns.values()]).T
+    bounds = np.log([lowest, highest])
 
     def residuals(logs):
         constants = _with_values(start, unknowns, np.exp(logs))
@@ -187,33 +201,27 @@ def _soften(misses):
     return np.sign(misses) * np.sqrt(2 * (np.sqrt(1 + misses**2) - 1))
 
 
-def _get(constants: CommunicationConstants, place: tuple[str, ...]) -> float:
-    if place[0] == "links":
-        return getattr(constants.link(place[1]), place[2])
-    if place[0] == "base_seconds":
-        return constants.base(place[1])
-    if place[0] == "kind_rate_fractions":
-        return constants.rate_fraction(place[1])
+def _get(constants: CommunicationConstants, place: Place) -> float:
+    match place:
+        case ("links", link, name):
+            return getattr(constants.link(link), name)
+        case ("base_seconds", name):
+            return constants.base(name)
+        case (table, name):
+            return getattr(constants, table).get(name, 1.0)
     return getattr(constants, place[0])
 
 
 def _with_values(
-    constants: CommunicationConstants, unknowns: Sequence[_Unknown], values: np.ndarray
+    constants: CommunicationConstants, places: Iterable[Place], values: np.ndarray
 ) -> CommunicationConstants:
-    links, tables = defaultdict(dict), defaultdict(dict)
-    plain = {}
-    for unknown, value in zip(unknowns, values.tolist(), strict=True):
-        place = unknown.place
-        if place[0] == "links":
-            links[place[1]][place[2]] = value
-        elif len(place) == 2:
-            tables[place[0]][place[1]] = value
-        else:
-            plain[place[0]] = value
-    merged = {kind: replace(constants.link(kind), **new) for kind, new in links.items()}
-    return replace(
-        constants,
-        links={**constants.links, **merged},
-        **{name: {**getattr(constants, name), **new} for name, new in tables.items()},
-        **plain,
-    )
+    links, changed = dict(constants.links), {}
+    for place, value in zip(places, values.tolist(), strict=True):
+        match place:
+            case ("links", link, name):
+                links[link] = replace(links.get(link, constants.other), **{name: value})
+            case (table, name):
+                changed.setdefault(table, dict(getattr(constants, table)))[name] = value
+            case (name,):
+                changed[name] = value
+    return replace(constants, links=links, **changed)
