@@ -69,7 +69,7 @@ class Timeline:
         return times, np.cumsum(changes)
 
     def critical_path(self) -> list[Event]:
-        """The chain of actions, each starting as the one before lets it, that sets the makespan."""
+        """The chain of actions, each waiting for the one before, that sets the makespan."""
         program = self.program
         event = int(np.argmax(self.end_seconds))
         chain = []
@@ -129,14 +129,9 @@ def play(
     (33.0, 0.2727)
     """
     program = actions if isinstance(actions, Program) else compile_program(actions)
-    table, _ = _durations(
-        program.num_stages,
-        forward_seconds,
-        input_gradient_seconds,
-        weight_gradient_seconds,
-        merged_forward_seconds,
-        merged_backward_seconds,
-    )
+    halves = (input_gradient_seconds, weight_gradient_seconds)
+    merged = (merged_forward_seconds, merged_backward_seconds)
+    table, _ = _durations(program.num_stages, forward_seconds, halves, merged)
     if table.shape[1:] != (1,):
         raise ValueError("play times one candidate; use makespan_seconds for many at once")
     sends = _sends(send_seconds, program.num_stages, ())
@@ -168,14 +163,9 @@ def makespan_seconds(
         Seconds of each candidate, of the broadcast candidate shape.
     """
     program = actions if isinstance(actions, Program) else compile_program(actions)
-    table, candidates = _durations(
-        program.num_stages,
-        forward_seconds,
-        input_gradient_seconds,
-        weight_gradient_seconds,
-        merged_forward_seconds,
-        merged_backward_seconds,
-    )
+    halves = (input_gradient_seconds, weight_gradient_seconds)
+    merged = (merged_forward_seconds, merged_backward_seconds)
+    table, candidates = _durations(program.num_stages, forward_seconds, halves, merged)
     sends = _sends(send_seconds, program.num_stages, candidates)
     ends = _end_seconds(program, table, sends, overlap=overlap)
     return ends.max(axis=0).reshape(candidates)
@@ -184,43 +174,37 @@ def makespan_seconds(
 def _durations(
     num_stages: int,
     forward: ArrayLike,
-    input_gradient: ArrayLike,
-    weight_gradient: ArrayLike,
-    merged_forward: ArrayLike | None,
-    merged_backward: ArrayLike | None,
+    halves: tuple[ArrayLike, ArrayLike],
+    merged: tuple[ArrayLike | None, ArrayLike | None],
 ) -> tuple[Floats, tuple[int, ...]]:
     """The table of durations, (rows, flat candidates), and the shape of the candidates."""
-    f, i, w = (np.asarray(part, float) for part in (forward, input_gradient, weight_gradient))
+    f, i, w = (np.asarray(part, float) for part in (forward, *halves))
     backward = i + w
-    merged = [f if merged_forward is None else np.asarray(merged_forward, float),
-              backward if merged_backward is None else np.asarray(merged_backward, float)]  # fmt: skip
-    parts = [part if part.ndim else part.reshape(1) for part in (f, backward, i, w, *merged)]
-    shape = np.broadcast_shapes((num_stages,), *((p.shape[0],) for p in parts))
-    if shape != (num_stages,):
-        raise ValueError(
-            f"durations are given for {shape[0]} stages, the schedule has {num_stages}"
-        )
+    merged_f = f if merged[0] is None else np.asarray(merged[0], float)
+    merged_b = backward if merged[1] is None else np.asarray(merged[1], float)
+    parts = [np.atleast_1d(part) for part in (f, backward, i, w, merged_f, merged_b)]
+    wrong = [part.shape[0] for part in parts if part.shape[0] not in (1, num_stages)]
+    if wrong:
+        raise ValueError(f"durations of {wrong[0]} stages, but the schedule has {num_stages}")
+    if min(part.min(initial=0.0) for part in parts) < 0:
+        raise ValueError("durations must not be negative")
     candidates = np.broadcast_shapes(*(part.shape[1:] for part in parts))
-    rows = [
-        np.broadcast_to(
-            part.reshape(
-                part.shape[:1] + (1,) * (len(candidates) - part.ndim + 1) + part.shape[1:]
-            ),
-            (num_stages, *candidates),
-        )
-        for part in parts
-    ]
+    rows = [_spread(part, num_stages, candidates) for part in parts]
     return np.stack(rows).reshape(len(rows) * num_stages, -1), candidates
+
+
+def _spread(part: Floats, length: int, candidates: tuple[int, ...]) -> Floats:
+    """Broadcast (1 or length, *fewer candidate axes) to (length, *candidates)."""
+    padding = (1,) * (len(candidates) - part.ndim + 1)
+    return np.broadcast_to(
+        part.reshape(part.shape[:1] + padding + part.shape[1:]), (length, *candidates)
+    )
 
 
 def _sends(send: ArrayLike, num_stages: int, candidates: tuple[int, ...]) -> Floats:
     """Seconds per boundary, (num_stages, flat candidates); the last row is no boundary: 0."""
-    given = np.asarray(send, float)
-    given = given if given.ndim else given.reshape(1)
-    padding = (1,) * (len(candidates) - given.ndim + 1)
-    given = given.reshape(given.shape[:1] + padding + given.shape[1:])
     table = np.zeros((num_stages, *candidates))
-    table[:-1] = given
+    table[:-1] = _spread(np.atleast_1d(np.asarray(send, float)), num_stages - 1, candidates)
     return table.reshape(num_stages, -1)
 
 
