@@ -25,7 +25,7 @@ def read_attention(
             f"{config.where}: {HEADS[0]} {heads} must be a multiple of {KV_HEADS[0]} {kv_heads}"
         )
     norm = traits.qk_norm if config.says(traits.qk_norm_when) else "none"
-    plain: Literal["none", "head", "full"] = norm if norm in ("head", "full") else "none"  # type: ignore[assignment]
+    plain: Literal["none", "head", "full"] = norm if norm in ("head", "full") else "none"
     extra = {"every-head": (heads + kv_heads) * head_dim, "layernorm-head": 4 * head_dim}
     return SelfAttention(
         heads=heads,
@@ -67,11 +67,11 @@ def _kv_heads(config: Config, traits: Architecture, heads: int) -> int:
 
 
 def _latent(config: Config, traits: Architecture, heads: int) -> LatentAttention:
+    # Null says that queries are not compressed; only an absent key has the class default.
+    full_query = "q_lora_rank" in config.values and config.values["q_lora_rank"] is None
     return LatentAttention(
         heads=heads,
-        q_lora_rank=config.count(("q_lora_rank",), 0)
-        if config.values.get("q_lora_rank", 0) is not None
-        else 0,
+        q_lora_rank=0 if full_query else config.count(("q_lora_rank",), 0),
         kv_lora_rank=config.size(("kv_lora_rank",)),
         nope_head_dim=config.count(("qk_nope_head_dim",), 128),
         rope_head_dim=config.count(("qk_rope_head_dim",), 64),

@@ -95,10 +95,11 @@ class Config:
             ValueError: Naming the key as the file has it.
         """
         key = next((n for n in names if _dotted(self.values, n) is not None), names[0])
-        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        if isinstance(value, bool) or not whole:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"{self.where}: {key} must be a whole number, got {_shown(value)}")
-        number = int(value)
+        number = value
         if not least <= number <= LARGEST_COUNT:
             raise ValueError(
                 f"{self.where}: {key} must be {least} to {LARGEST_COUNT}, got {number}"

@@ -7,7 +7,6 @@ from itertools import groupby
 from planner.model.attention import LatentAttention
 from planner.model.core import Model, Run
 from planner.model.ends import Embedding, Head
-from planner.model.feed_forward import Experts, FeedForward
 from planner.model.huggingface.architecture import Architecture
 from planner.model.huggingface.attention import latent_bias_parameters, read_attention
 from planner.model.huggingface.config import HIDDEN, LAYERS, POSITIONS, VOCABULARY, Config
@@ -176,5 +175,3 @@ def _baichuan(config: Config, traits: Architecture) -> Architecture:
 
 
 _ADJUSTMENTS = {"falcon": _falcon, "opt": _opt, "stablelm": _stablelm, "baichuan": _baichuan}
-
-__all__ = ["Experts", "FeedForward", "decoder_model"]

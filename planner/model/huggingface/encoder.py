@@ -76,7 +76,6 @@ def _embedding(
 def _head(traits: Architecture, task: str, vocabulary: int, *, hidden: int, width: int) -> Head:
     """The masked-language head (dense, norm, tied matrix, bias), or the tied matrix alone."""
     masked = task in ("masked", "pretraining")
-    own_norm = "none" if traits.norm == "layernorm" else traits.final_norm
     if width == hidden and traits.norm == "layernorm":
         return Head(
             vocabulary=vocabulary, hidden=hidden, norm="none", bias=masked, transform=masked,
@@ -84,7 +83,7 @@ def _head(traits: Architecture, task: str, vocabulary: int, *, hidden: int, widt
         )  # fmt: skip
     if width == hidden:  # ModernBERT: no bias but the last
         return Head(
-            vocabulary=vocabulary, hidden=hidden, norm=own_norm, bias=masked,
+            vocabulary=vocabulary, hidden=hidden, norm="layernorm-no-bias", bias=masked,
             shared_with_embedding=vocabulary * hidden,
             extra_parameters=hidden**2 + hidden if masked else 0,
         )  # fmt: skip

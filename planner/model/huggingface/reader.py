@@ -14,7 +14,8 @@ from planner.model.huggingface.config import HEADS, HIDDEN, LAYERS, VOCABULARY, 
 from planner.model.huggingface.decoder import decoder_model
 from planner.model.huggingface.encoder import encoder_model
 from planner.model.huggingface.encoder_decoder import encoder_decoder_model
-from planner.model.huggingface.vision import tower_parameters, vision_model
+from planner.model.huggingface.towers import tower_parameters
+from planner.model.huggingface.vision import vision_model
 
 TEXT_SECTIONS = ("text_config", "language_config", "llm_config", "thinker_config")
 _BUILDERS = {
