@@ -111,13 +111,16 @@ def network_tier(text: str, per_node: int) -> Tier | None:
 
 def habits(row: Row) -> dict[str, Any]:
     """The entry of the word table for the row's framework; an unknown one is taken as ours."""
-    return _habits(row.text("framework").lower())
+    columns = ("framework", "gpu", "notes")
+    return _habits(*(row.text(column).lower() for column in columns))
 
 
 @cache
-def _habits(framework: str) -> dict[str, Any]:
+def _habits(framework: str, gpu: str, notes: str) -> dict[str, Any]:
     for entry in words()["frameworks"]:
-        if re.search(entry["pattern"], framework):
+        found = re.search(entry["pattern"], framework)
+        if (found and re.search(entry.get("gpu", ""), gpu)
+                and re.search(entry.get("notes", ""), notes)):  # fmt: skip
             return entry
     return {"profile": "planner", "zero_stage": 0, "sequence_parallel": True}
 
@@ -125,9 +128,19 @@ def _habits(framework: str) -> dict[str, Any]:
 def build_framework(row: Row) -> Framework:
     """The profile of the row's framework, with what its notes say of the kernels."""
     framework = _load(habits(row)["profile"])
-    if "attention-backend=unfused" in row.text("notes"):
-        return replace(framework, fused_attention=False)
-    return framework
+    changes: dict[str, Any] = {}
+    for entry in words()["kernels"]:
+        if re.search(entry["pattern"], row.text("notes")):
+            changes |= entry["set"]
+    return replace(framework, **changes) if changes else framework
+
+
+def memory_rank(row: Row) -> str:
+    """Whose memory the source measured: of the first, the last or the heaviest stage."""
+    for entry in words()["memory_ranks"]:
+        if re.search(entry["pattern"], row.text("notes")):
+            return entry["rank"]
+    return "heaviest"
 
 
 @cache

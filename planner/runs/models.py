@@ -16,16 +16,19 @@ from planner.model import (
     TransformerLayer,
     resnet_layers,
 )
+from planner.ops import Implementation, Shard, count_parameters
 from planner.runs.columns import Row, Unreadable
+from planner.runs.flags import dense_layers_first, read_flags
 
 ARCHITECTURES = ("gpt", "llama", "moe", "bert", "resnet")
 RESNETS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 IMAGE_SIZE = 224
 MODEL_COLUMNS = (
     "arch", "model_name", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab",
-    "seq_len", "experts", "topk", "notes",
+    "seq_len", "experts", "topk", "notes", "params_b",
 )  # fmt: skip
 _KNOWN: dict[tuple[str, ...], tuple[Model, list[str]]] = {}
+CLEAR_SHARE = 0.03  # of all parameters: a smaller matrix drowns in the rounding of "7B"
 VOCABULARIES = {"gpt": 50257, "llama": 32000, "moe": 32000, "bert": 30522}
 """Of GPT-2, Llama 2, Mixtral and BERT, where a row does not state it."""
 
@@ -89,20 +92,22 @@ def _transformer(row: Row, arch: str) -> tuple[Model, list[str]]:
     ffn_hidden = row.count("ffn_hidden", default=default_ffn)
     if not row.text("ffn_hidden"):
         assumed.append(f"ffn_hidden {ffn_hidden}")
-    norm = "layernorm" if arch in ("gpt", "bert") else "rmsnorm"
-    bias = arch in ("gpt", "bert")
+    flags = read_flags(row)
+    classic = bool(flags) or arch in ("gpt", "bert")
+    norm = "layernorm" if classic else "rmsnorm"
+    bias = "disable-bias-linear" not in flags if flags else classic
     dense = FeedForward(
         ffn_hidden=ffn_hidden, gated=gated, bias=bias, activation="silu" if gated else "gelu"
     )
-    attention = _attention(row, arch, hidden)
+    attention = _attention(row, arch, hidden, bias=bias)
     block = TransformerLayer(hidden=hidden, attention=attention, feed_forward=dense, norm=norm)
     if arch == "moe":
         runs, extra = _expert_runs(row, block, layers)
         assumed += extra
     else:
         runs = (Run(block=block, count=layers),)
-    learned = arch in ("gpt", "bert")
-    tied = arch in ("gpt", "bert") and vocabulary < 100_000
+    learned = not flags.text("position-embedding-type") if flags else classic
+    tied = _tied(row, arch, vocabulary * hidden, runs)
     return Model(
         name=row.text("model_name", f"{arch}-{layers}x{hidden}"),
         family="encoder" if arch == "bert" else "decoder",
@@ -112,7 +117,7 @@ def _transformer(row: Row, arch: str) -> tuple[Model, list[str]]:
         ),
         layers=runs,
         head=Head(
-            vocabulary=vocabulary, hidden=hidden, norm="layernorm" if bias else "rmsnorm",
+            vocabulary=vocabulary, hidden=hidden, norm=norm,
             transform=arch == "bert", shared_with_embedding=vocabulary * hidden if tied else 0,
         ),
         tied=tied,
@@ -121,14 +126,38 @@ def _transformer(row: Row, arch: str) -> tuple[Model, list[str]]:
     ), assumed  # fmt: skip
 
 
+def _tied(row: Row, arch: str, table: int, runs: tuple[Run, ...]) -> bool:
+    """Whether one matrix is embedding and head.
+
+    What the switches say, else what the stated size agrees with (where the matrix is large
+    enough to tell), else the family's habit.
+    """
+    flags = read_flags(row)
+    if flags:
+        return "untie-embeddings-and-output-weights" not in flags
+    stated = (row.rate("params_b") or 0.0) * 1e9
+    if table > CLEAR_SHARE * stated > 0:
+        layers = sum(_parameters(run) for run in runs)
+        return abs(layers + table - stated) < abs(layers + 2 * table - stated)
+    return arch in ("gpt", "bert") and table < 100_000 * row.count("hidden")
+
+
+def _parameters(run: Run) -> float:
+    ops = run.block.ops(Shard(sequence_length=1), Implementation())
+    return run.count * float(count_parameters(ops).total)
+
+
 def _gated(row: Row, arch: str) -> bool:
+    if flags := read_flags(row):
+        return "swiglu" in flags
     return arch in ("llama", "moe") or "swiglu" in row.text("notes")
 
 
-def _attention(row: Row, arch: str, hidden: int) -> SelfAttention | LatentAttention:
+def _attention(row: Row, arch: str, hidden: int, *, bias: bool) -> SelfAttention | LatentAttention:
     heads = row.count("heads")
+    flags = read_flags(row)
     latent = row.noted(r"kv_lora (\d+)")
-    if latent is None and re.search(r"\bMLA\b", row.text("notes")):
+    if latent is None and re.search(r"\bMLA\b|multi-latent-attention", row.text("notes")):
         latent = 512
     if latent:
         # Head widths of DeepSeek-V2 and -V3 (DeepSeek-AI 2024, section 3.1).
@@ -136,14 +165,16 @@ def _attention(row: Row, arch: str, hidden: int) -> SelfAttention | LatentAttent
             heads=heads, q_lora_rank=row.noted(r"q_lora (\d+)") or 1536, kv_lora_rank=latent,
             nope_head_dim=128, rope_head_dim=64, value_head_dim=128,
         )  # fmt: skip
-    stated = row.noted(r"(?:head_dim|kv_channels) (\d+)")
+    stated = row.noted(r"(?:head_dim|kv_channels) (\d+)") or flags.number("kv-channels") or None
     if stated is None and hidden % heads:
         raise ValueError(f"hidden {hidden} is not a multiple of heads {heads}")
     return SelfAttention(
         heads=heads, kv_heads=row.count("kv_heads", default=heads),
         head_dim=stated or hidden // heads, causal=arch != "bert",
-        rotary=arch in ("llama", "moe"), qkv_bias=arch in ("gpt", "bert"),
-        output_bias=arch in ("gpt", "bert"),
+        rotary=flags.text("position-embedding-type") == "rope" or (
+            not flags and arch in ("llama", "moe")
+        ),
+        qkv_bias=bias, output_bias=bias,
     )  # fmt: skip
 
 
@@ -157,14 +188,17 @@ def _expert_runs(
     ffn_hidden = row.noted(r"moe_ffn (\d+)")
     assumed = [] if ffn_hidden else ["experts as wide as ffn_hidden"]
     ffn_hidden = ffn_hidden or row.count("ffn_hidden")
+    flags = read_flags(row)
     shared = row.noted(r"\bshared (\d+)") or (row.noted(r"(\d+) shared expert") or 0) * ffn_hidden
+    shared = shared or flags.number("moe-shared-expert-intermediate-size")
     experts = Experts(
         num_experts=row.count("experts"), experts_per_token=row.count("topk"),
-        ffn_hidden=ffn_hidden, shared_ffn_hidden=shared,
+        ffn_hidden=ffn_hidden, shared_ffn_hidden=shared, gated=_gated(row, "moe"),
     )  # fmt: skip
     routed = TransformerLayer(
         hidden=dense.hidden, attention=dense.attention, feed_forward=experts, norm=dense.norm
     )
-    leading = min(row.noted(r"(\d+) dense layer") or 0, layers - 1)
+    leading = row.noted(r"(\d+) dense layer") or dense_layers_first(flags)
+    leading = min(leading, layers - 1)
     runs = [Run(block=dense, count=leading)] if leading else []
     return (*runs, Run(block=routed, count=layers - leading)), assumed
