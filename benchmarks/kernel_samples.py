@@ -23,7 +23,7 @@ BURST_SOURCES = (
 LOOPED_SOURCES = ("micro_bench", "EleutherAI")
 """Benchmarks that issue small products one by one from Python."""
 
-AVERAGE_WEIGHT = 8.0  # one row that averages many operators of a training step
+AVERAGE_WEIGHT = 4.0  # one row that averages many operators of a training step
 
 device_named = cache(load_device)
 

@@ -61,8 +61,8 @@ class KernelConstants:
     """0: the last wave of tiles costs a full wave; 1: no quantisation (overlap of kernels)."""
     split_k: float = 6000.0
     """Inner dimension from which libraries split it to fill the last wave of tiles."""
-    slice_gain: float = 0.5
-    """Exponent of the speed-up of n slices of the inner dimension when tiles are too few."""
+    slice_overhead: float = 400.0
+    """Inner dimension that costs as much as adding up slices of a split one."""
     accumulate_rate: float = 0.95
     """Rate of a product that adds to a float32 buffer (weight gradients)."""
     grouped_rate: float = 0.9

@@ -32,13 +32,13 @@ _OPERATIONS = {
     "traffic": traffic_seconds,
 }
 
-_PRIORS = {
+FREE_CONSTANTS = {
     "burst_gain": (0.1, 1.0, 2.0),
     "small_tile_rate": (0.3, 0.3, 1.0),
     "k_half": (0.7, 1.0, 2000.0),
     "wave_softness": (0.5, 0.02, 1.0),
     "split_k": (0.5, 500.0, 1e5),
-    "slice_gain": (0.4, 0.1, 1.0),
+    "slice_overhead": (0.7, 1.0, 1e4),
     "accumulate_rate": (0.1, 0.5, 1.0),
     "grouped_rate": (0.2, 0.3, 1.0),
     "launch_seconds": (0.7, 1e-7, 1e-3),
@@ -63,6 +63,16 @@ _PRIORS = {
     "sustained_fraction.fp8": (0.5, 0.02, 1.2),
 }
 """Free constants: spread of the prior in logarithms, least and greatest value."""
+_CPU_PRIORS = {
+    "launch_seconds": (2.0, 1e-8, 1e-2),
+    "memory_fraction": (2.0, 1e-3, 50.0),
+    "attention_fraction.native": (2.0, 1e-3, 50.0),
+    "attention_launch_seconds": (2.0, 1e-8, 1e-2),
+    "sustained_fraction.fp32": (2.0, 1e-3, 50.0),
+    "sustained_fraction.half": (2.0, 1e-4, 50.0),
+}
+"""The peak and the memory rate of a share of a CPU are guesses, so these may move far."""
+_TYPICAL = KernelConstants(generation="gpu")
 _PRIOR_WEIGHT = 1.0
 _TYPICAL_ERROR = 0.1  # a residual of 10 % weighs as much as a prior missed by one spread
 
@@ -180,12 +190,15 @@ def fit_kernels(
     batches = _Batches(samples, device)
     measured = np.log([sample.seconds for sample in samples])
     scale = np.sqrt([sample.weight for sample in samples]) / _TYPICAL_ERROR
-    spread, low, high = np.array(list(_PRIORS.values())).T
+    priors = FREE_CONSTANTS | (_CPU_PRIORS if device.kind == "cpu" else {})
+    spread, low, high = np.array(list(priors.values())).T
     low, high = np.log(low), np.log(high)
-    center = np.clip(np.log([_get(start, name) for name in _PRIORS]), low + 1e-6, high - 1e-6)
+    center = np.clip(
+        np.log([_get(start, name) for name in FREE_CONSTANTS]), low + 1e-6, high - 1e-6
+    )
 
     def unpack(point: NDArray[np.float64]) -> KernelConstants:
-        return _with(start, dict(zip(_PRIORS, map(float, np.exp(point)), strict=True)))
+        return _with(start, dict(zip(FREE_CONSTANTS, map(float, np.exp(point)), strict=True)))
 
     def residuals(point: NDArray[np.float64]) -> NDArray[np.float64]:
         error = np.log(batches.seconds(unpack(point))) - measured
@@ -199,7 +212,8 @@ def fit_kernels(
 def _get(constants: KernelConstants, name: str) -> float:
     head, _, key = name.partition(".")
     value = getattr(constants, head)
-    return value[key] if key else value
+    typical = getattr(_TYPICAL, head)
+    return value.get(key, typical[key]) if key else value
 
 
 def _with(constants: KernelConstants, values: Mapping[str, float]) -> KernelConstants:
@@ -216,7 +230,7 @@ def _with(constants: KernelConstants, values: Mapping[str, float]) -> KernelCons
 
 def _rounded(constants: KernelConstants) -> KernelConstants:
     """Four digits: more would pretend to a precision that timings do not have."""
-    digits = {name: float(f"{_get(constants, name):.4g}") for name in _PRIORS}
+    digits = {name: float(f"{_get(constants, name):.4g}") for name in FREE_CONSTANTS}
     return _with(constants, digits)
 
 
@@ -228,5 +242,7 @@ def median_constants(fitted: Sequence[KernelConstants]) -> KernelConstants:
     """
     if not fitted:
         raise ValueError("the median of no constants is not defined")
-    values = {name: float(np.median([_get(one, name) for one in fitted])) for name in _PRIORS}
+    values = {
+        name: float(np.median([_get(one, name) for one in fitted])) for name in FREE_CONSTANTS
+    }
     return _rounded(_with(replace(fitted[0], generation="gpu"), values))

@@ -14,7 +14,7 @@ Seconds = NDArray[np.float64]
 _TILES = ((256, 128), (128, 256), (128, 128), (64, 128), (64, 64))
 """Rows and columns of the result that one multiprocessor computes at a time."""
 _LARGEST_TILE, _SMALLEST_TILE = _TILES[0], _TILES[-1]
-_MIN_SPLIT_K = 512  # a shorter slice of the inner dimension is not worth a reduction
+_MIN_SLICE = 256  # a shorter slice of the inner dimension is not worth a reduction
 
 
 def gemm_seconds(
@@ -53,27 +53,33 @@ def gemm_seconds(
     quantisation); Osama et al., "Stream-K", PPoPP 2023.
     """
     m, n, k, batch = (np.maximum(np.asarray(x, np.float64), 1.0) for x in (m, n, k, batch))
+    given = {"dtype": dtype, "device": device, "constants": constants}
     rate = _alignment_rate(m, n, k, dtype=dtype, accumulate=accumulate, constants=constants)
     if accumulate:
         rate = rate * constants.accumulate_rate
-    compute = _compute_seconds(m, n, k, batch, dtype=dtype, device=device, constants=constants)
-    compute = compute / rate
+    compute = product_seconds(m, n, k, batch, **given) / rate
     item = DTYPE_BYTES[dtype]
     result_item = 2.0 * np.asarray(accumulator_bytes) if accumulate else max(item, 2.0)
     moved = batch * (item * k * (m + n) + result_item * m * n)
-    traffic = traffic_seconds(moved, device=device, constants=constants)
-    busy = np.maximum(compute, traffic) + constants.overlap_loss * np.minimum(compute, traffic)
+    busy = busy_seconds(compute, moved, device=device, constants=constants)
     if grouped:
         busy = busy / constants.grouped_rate
     seconds = constants.launch_seconds + busy
     if quantise:
-        cast_bytes = (2.0 + DTYPE_BYTES[dtype]) * batch * m * k
-        cast = traffic_seconds(cast_bytes, device=device, constants=constants)
+        cast = traffic_seconds((2.0 + item) * batch * m * k, device=device, constants=constants)
         seconds = seconds + constants.quantise_seconds + cast / constants.quantise_rate
     return seconds
 
 
-def _compute_seconds(
+def busy_seconds(
+    compute: Seconds, moved_bytes: Seconds, *, device: Device, constants: KernelConstants
+) -> Seconds:
+    """Arithmetic and traffic together: the longer, and what of the shorter it does not hide."""
+    traffic = traffic_seconds(moved_bytes, device=device, constants=constants)
+    return np.maximum(compute, traffic) + constants.overlap_loss * np.minimum(compute, traffic)
+
+
+def product_seconds(
     m: Seconds,
     n: Seconds,
     k: Seconds,
@@ -85,17 +91,17 @@ def _compute_seconds(
 ) -> Seconds:
     """Arithmetic alone: the fastest of a few tile shapes, as a library would choose."""
     rate = constants.sustained_flops_per_second(device, dtype)
-    depth = _padded(k, dtype) + constants.k_half
-    if device.multiprocessors <= 0:
-        return 2.0 * batch * m * n * depth / rate
+    depth = _padded(k, dtype)
+    if device.kind == "cpu" or device.multiprocessors <= 0:
+        return 2.0 * batch * m * n * (depth + constants.k_half) / rate
     slots = float(device.multiprocessors)
-    best = None
+    best = np.inf
     for rows, columns in _TILES:
-        tiles = batch * np.ceil(m / rows) * np.ceil(n / columns)
-        waves = _waves(tiles / slots, k, constants)
-        per_wave = 2.0 * rows * columns * slots / (rate * _tile_rate(rows, columns, constants))
-        best = np.minimum(waves * per_wave, np.inf if best is None else best)
-    return best * depth
+        filled = batch * np.ceil(m / rows) * np.ceil(n / columns) / slots
+        work = _waves(filled, k, constants) * _depth(filled, depth, constants)
+        scale = 2.0 * rows * columns * slots / (rate * _tile_rate(rows, columns, constants))
+        best = np.minimum(best, work * scale)
+    return best
 
 
 def _tile_rate(rows: int, columns: int, constants: KernelConstants) -> float:
@@ -113,13 +119,22 @@ def _tile_rate(rows: int, columns: int, constants: KernelConstants) -> float:
 def _waves(filled: Seconds, k: Seconds, constants: KernelConstants) -> Seconds:
     """Waves of tiles: rounded up, but a long inner dimension is split to fill the last one.
 
-    The part of the rounding that remains is ``1 / (1 + (k / split_k) ** 2)``; below one wave
-    the inner dimension is cut into slices that run side by side, at the cost of adding them.
+    The part of the rounding that remains is ``1 / (1 + (k / split_k) ** 2)``.
     """
     remains = (1.0 - constants.wave_softness) / (1.0 + (k / constants.split_k) ** 2)
-    whole = filled + remains * (np.ceil(filled) - filled)
-    slices = np.minimum(1.0 / filled, np.maximum(k / _MIN_SPLIT_K, 1.0))
-    return np.where(filled < 1.0, np.maximum(slices, 1.0) ** -constants.slice_gain, whole)
+    whole = np.ceil(filled)
+    return np.where(filled < 1.0, 1.0, filled + remains * (whole - filled))
+
+
+def _depth(filled: Seconds, depth: Seconds, constants: KernelConstants) -> Seconds:
+    """Multiply-adds that one multiprocessor does for each element of a tile.
+
+    The inner dimension, and what filling and draining the pipeline costs. If the tiles are
+    fewer than the multiprocessors, the inner dimension is cut into slices that run side by
+    side; adding them up costs ``slice_overhead`` more.
+    """
+    slices = np.maximum(np.minimum(1.0 / filled, depth / _MIN_SLICE), 1.0)
+    return depth / slices + constants.k_half + constants.slice_overhead * (1.0 - 1.0 / slices)
 
 
 def _padded(k: Seconds, dtype: str) -> Seconds:
