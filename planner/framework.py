@@ -35,6 +35,9 @@ class Framework:
 
     # Kernels
     fused_attention: bool = True
+    attention_library: Literal["native", "flash2"] = "native"
+    """Of fused attention: kernels made for the architecture (cuDNN, FlashAttention-3), or
+    the portable FlashAttention-2."""
     dropout: bool = False
     fused_activation: bool = False
     fused_norm: bool = True
@@ -64,12 +67,39 @@ class Framework:
     overlaps_tensor_parallel: float = 0.0
     """Share of tensor-parallel communication hidden behind its own GEMM."""
     overlaps_pipeline: bool = False
-    """Sends between stages go on behind compute."""
+    """Sends between stages go on behind compute, where ranks hold several stages."""
+    reduced_gradient_bytes: int = 0
+    """Of one gradient as it travels between replicas; 0 for ``gradient_bytes``."""
+    zero1_scatters_gradients: bool = True
+    """ZeRO-1 reduces each gradient to its owner; False sums all of them everywhere."""
     reduces_every_microbatch: bool = False
     """Gradients are reduced after every microbatch (ZeRO-2/3), not once per step."""
     host_seconds_per_layer: float = 0.0
     """Python and launch time of one layer and pass, which hides small kernels."""
     host_seconds_per_step: float = 0.0
+
+    # What it can run
+    backend: Literal["any", "torch", "megatron", "deepspeed", "nanotron"] = "torch"
+    """Whose rules the pipeline schedules follow (``planner.schedules.why_not``)."""
+    largest_zero_stage: int = 3
+    largest_zero_stage_with_pipeline: int = 3
+    """DeepSpeed and Megatron stop at 1: sharded gradients and a pipeline do not go together."""
+    shards_in_groups: bool = True
+    """ZeRO may shard over fewer ranks than all replicas (HSDP)."""
+    replicates_kv_heads: bool = False
+    """``tp`` may exceed the key and value heads: each is then held by several ranks."""
+    runs_tensor_parallel: bool = True
+    runs_ring_attention: bool = True
+    runs_ulysses: bool = True
+    runs_expert_parallel: bool = True
+    offloads_optimizer: bool = True
+    offloads_with_pipeline: bool = True
+    chooses_fused_loss: bool = True
+    """The fused loss is a switch; otherwise the habit above is the only way."""
+    recomputes_some_layers: bool = True
+    """Full recompute of only some of a stage's layers."""
+    ties_across_stages: Literal["copies", "refuses"] = "copies"
+    """Tied embeddings of a pipelined model: a second copy on the last stage, or an error."""
 
     def implementation(self, job: Job, *, fused_loss: bool | None = None) -> Implementation:
         """How this framework's kernels keep and move bytes in this job."""

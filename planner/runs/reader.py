@@ -13,9 +13,15 @@ from planner.job import Job
 from planner.layout import Layout
 from planner.model import Model
 from planner.runs.columns import Row, Unreadable
-from planner.runs.machines import build_cluster, build_framework, habits, precision_of
+from planner.runs.machines import (
+    build_cluster,
+    build_framework,
+    habits,
+    memory_rank,
+    precision_of,
+)
 from planner.runs.models import build_model
-from planner.stage_rules import stage_layers
+from planner.runs.stages import stage_layers
 from planner.units import GIB
 
 OUTCOMES = ("ran", "oom", "failed")
@@ -42,6 +48,8 @@ class Run:
     """Measured; None if the source gives no memory."""
     memory_kind: str
     """``allocated``, ``reserved``, ``device`` or empty."""
+    memory_rank: str = "heaviest"
+    """Whose memory: of the ``first``, the ``last`` or the ``heaviest`` pipeline rank."""
     assumptions: tuple[str, ...] = ()
 
 
@@ -122,6 +130,7 @@ def _run(row: Row, name: str, group: str) -> Run:
         framework=framework, layout=layout, num_devices=num_devices,
         step_seconds=_step_seconds(row, job, num_devices),
         peak_bytes=None if peak is None else peak * GIB, memory_kind=row.text("memory_kind"),
+        memory_rank=memory_rank(row),
         assumptions=(*assumed, *network),
     )  # fmt: skip
 

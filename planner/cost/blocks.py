@@ -1,0 +1,213 @@
+"""Seconds of one block (embedding, layer, head) for one microbatch, from its op list.
+
+Each op is priced by the kernel that runs it, each collective by the span of its group. The
+result is one number per field and per distinct shard, so that stages are plain sums.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.calibration import StepConstants
+from planner.cluster import Cluster, span
+from planner.cost import compute
+from planner.cost.comm import CommunicationConstants, collective_seconds, send_recv_seconds
+from planner.cost.compute import KernelConstants
+from planner.framework import Framework
+from planner.model.core import Block
+from planner.ops import (
+    Attention,
+    Collective,
+    Convolution,
+    Gemm,
+    Implementation,
+    MemoryBound,
+    Op,
+    Shard,
+)
+
+Floats = NDArray[np.float64]
+
+FIELDS = (
+    "forward",
+    "input_gradient",
+    "weight_gradient",
+    "core_forward",
+    "tp_forward",
+    "tp_backward",
+    "cp_forward",
+    "cp_backward",
+    "ep_forward",
+    "ep_backward",
+    "forward_launches",
+    "backward_launches",
+    "core_launches",
+    "dense_parameters",
+    "expert_parameters",
+)
+"""Seconds by part and pass; kernels to launch; parameters on this rank."""
+INDEX = {name: i for i, name in enumerate(FIELDS)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """All that pricing a block needs beside the shard."""
+
+    cluster: Cluster
+    kernels: KernelConstants
+    communication: CommunicationConstants
+    step: StepConstants
+    framework: Framework
+    implementation: Implementation
+    dtype: str
+    """Of matrix products; attention and the head stay at 16 bits under 8-bit recipes."""
+
+    @property
+    def wide_dtype(self) -> str:
+        """Of what an 8-bit recipe leaves in 16 bits."""
+        return "bf16" if self.dtype in ("fp8", "fp4") else self.dtype
+
+
+def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: Prices) -> Floats:
+    """All fields of one block, shape (fields, shards).
+
+    Args:
+        block: Any block of a model.
+        shard: Distinct shards, as arrays.
+        strides: Distance in ranks between neighbours of each axis, per shard.
+        prices: Device, links, constants and habits.
+    """
+    size = np.broadcast(*(np.asarray(getattr(shard, n)) for n in ("microbatch", "tp", "cp", "ep")))
+    result = np.zeros((len(FIELDS), size.size))
+    core = np.zeros((2, size.size))
+    ring = np.zeros((2, size.size))
+    for op in block.ops(shard, prices.implementation):
+        if isinstance(op, Collective):
+            _add_collective(result, ring, op, shard, strides, prices)
+            continue
+        passes, launches = _op_seconds(op, prices)
+        scale = prices.step.expert_imbalance if op.group == "experts" else 1.0
+        for name, seconds in zip(("forward", "input_gradient", "weight_gradient"), passes,
+                                 strict=True):  # fmt: skip
+            result[INDEX[name]] += scale * seconds
+        result[INDEX["forward_launches"]] += launches[0]
+        result[INDEX["backward_launches"]] += launches[1]
+        if op.group == "core_attention":
+            core[0] += passes[0]
+            core[1] += passes[1]
+            result[INDEX["core_launches"]] += launches[0]
+        kind = "expert_parameters" if op.expert else "dense_parameters"
+        result[INDEX[kind]] += op.parameters
+    result[INDEX["core_forward"]] = core[0]
+    # A ring passes keys on while it computes with those it has.
+    result[INDEX["cp_forward"]] += np.maximum(ring[0] - core[0], 0.0)
+    result[INDEX["cp_backward"]] += np.maximum(ring[1] - core[1], 0.0)
+    return result
+
+
+def _add_collective(
+    result: Floats,
+    ring: Floats,
+    op: Collective,
+    shard: Shard,
+    strides: dict[str, Any],
+    prices: Prices,
+) -> None:
+    axis = "tp" if op.axis == "etp" else op.axis
+    degree = np.asarray(getattr(shard, op.axis))
+    stride = strides[axis]
+    for place, (bytes_sent, name) in enumerate(
+        ((op.forward_bytes, "forward"), (op.backward_bytes, "backward"))
+    ):
+        if not np.any(np.asarray(bytes_sent) > 0):
+            continue
+        seconds = _call_seconds(op, bytes_sent, degree, stride, prices) * op.count
+        if op.overlappable:
+            ring[place] += seconds
+        else:
+            result[INDEX[f"{axis}_{name}"]] += seconds
+        result[INDEX[f"{name}_launches"]] += np.where(np.asarray(bytes_sent) > 0, op.count, 0)
+
+
+def _call_seconds(
+    op: Collective, bytes_sent: Any, degree: Any, stride: Any, prices: Prices
+) -> Floats:
+    given = {"cluster": prices.cluster, "constants": prices.communication}
+    if op.kind == "send_recv":
+        return send_recv_seconds(bytes_sent, stride=stride, degree=degree, **given)
+    lies = span(prices.cluster, degree=degree, stride=stride)
+    return collective_seconds(op.kind, bytes_sent, span=lies, **given)
+
+
+def _op_seconds(op: Op, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
+    """(forward, input gradient, weight gradient) seconds and (forward, backward) launches."""
+    for kind, price in _PRICES.items():
+        if isinstance(op, kind):
+            return price(op, prices)
+    raise TypeError(f"no price for {type(op).__name__}")
+
+
+def _gemm(op: Gemm, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
+    dtype = prices.wide_dtype if op.group in ("head", "router") else prices.dtype
+    given = {"dtype": dtype, "device": prices.cluster.device, "constants": prices.kernels}
+    cast = dtype in ("fp8", "fp4")
+    if not op.weight:
+        once = compute.gemm_seconds(op.m, op.n, op.k, batch=op.batch, **given)
+        return (once, 2.0 * once, 0.0), (1, 2)
+    accumulate = prices.framework.gradient_bytes == 4
+    if op.expert:
+        many = {**given, "quantise": cast}
+        return (
+            compute.grouped_gemm_seconds(op.batch, op.m, op.n, op.k, **many),
+            compute.grouped_gemm_seconds(op.batch, op.m, op.k, op.n, **many),
+            compute.grouped_gemm_seconds(
+                op.batch, op.n, op.k, op.m, accumulate=accumulate, **given
+            ),
+        ), (1, 2)
+    passes = compute.linear_seconds(op.m, op.n, op.k, accumulate=accumulate, **given)
+    return passes, ((2, 4) if cast else (1, 2))
+
+
+def _attention(op: Attention, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
+    passes = [
+        compute.attention_seconds(
+            batch=op.batch, heads=op.heads, query_length=op.query_length,
+            key_length=op.key_length, head_dim=(op.head_dim + op.value_head_dim) / 2,
+            causal=op.causal, fused=op.fused, backward=backward, dtype=prices.wide_dtype,
+            device=prices.cluster.device, constants=prices.kernels,
+            library=prices.framework.attention_library,
+        )
+        for backward in (False, True)
+    ]  # fmt: skip
+    return (passes[0], passes[1], 0.0), ((2, 3) if op.fused else (5, 8))
+
+
+def _convolution(op: Convolution, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
+    given = {
+        "batch": op.batch, "in_channels": op.in_channels, "out_channels": op.out_channels,
+        "height": op.height * op.stride, "width": op.width * op.stride, "kernel": op.kernel,
+        "stride": op.stride, "groups": op.groups, "dtype": prices.dtype,
+        "device": prices.cluster.device, "constants": prices.kernels,
+    }  # fmt: skip
+    backward = compute.convolution_seconds(backward=True, **given)
+    return (compute.convolution_seconds(**given), backward / 2, backward / 2), (1, 2)
+
+
+def _memory(op: MemoryBound, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
+    given = {"device": prices.cluster.device, "constants": prices.kernels}
+    return (
+        compute.memory_bound_seconds(op.forward_bytes, launches=op.forward_launches, **given),
+        compute.memory_bound_seconds(op.backward_bytes, launches=op.backward_launches, **given),
+        0.0,
+    ), (op.forward_launches, op.backward_launches)
+
+
+_PRICES: dict[type[Op], Callable[..., Any]] = {
+    Gemm: _gemm,
+    Attention: _attention,
+    Convolution: _convolution,
+    MemoryBound: _memory,
+}

@@ -1,0 +1,253 @@
+"""From blocks to pipeline ranks: the seconds of one microbatch on every stage.
+
+All of it depends only on the split, the shard, the recomputation and the strides, so the
+many layouts that differ in nothing else share one row (a *pair*).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.cost.blocks import FIELDS, INDEX, Prices, block_seconds
+from planner.job import Job
+from planner.layout_table import RECOMPUTES, LayoutTable, Split
+from planner.model import Embedding, Head, Model
+from planner.ops import Shard
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+SHARD_NAMES = ("tp", "sequence_parallel", "cp", "ulysses", "ep", "etp", "microbatch", "fused_loss")
+STRIDED = ("tp", "cp", "dp")
+PARTS = ("forward", "backward", "recompute", "tp", "cp", "ep", "host")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCosts:
+    """One entry per distinct pair; ``inverse`` leads from layouts to pairs."""
+
+    inverse: Integers
+    parts: dict[str, Floats]
+    """Seconds of one microbatch on the slowest rank, by ``PARTS``."""
+    forward_sum: Floats
+    """Over all stages of the pipeline."""
+    backward_sum: Floats
+    slowest_forward: Floats
+    """Of the slowest rank, all its chunks."""
+    slowest_backward: Floats
+    weight_gradient: Floats
+    """Part of ``slowest_backward`` that nobody waits for."""
+    mean_sum: Floats
+    """Forward and backward of an average rank."""
+    first_forward: Floats
+    """Of the first stage: what a gather of its parameters can hide behind."""
+    first_backward: Floats
+    """Of the first stage: its last backward hides what its gradients' reduction can."""
+    dense_parameters: Floats
+    """Of the heaviest rank."""
+    expert_parameters: Floats
+    slowest_layers: Floats
+    """Blocks on the slowest rank, for costs that come once per layer."""
+    stage_forward: tuple[Floats, ...]
+    """Per split: (stages, its pairs), for the timeline."""
+    stage_input_gradient: tuple[Floats, ...]
+    stage_weight_gradient: tuple[Floats, ...]
+    place: Integers
+    """Of each pair among the pairs of its split."""
+    split: Integers
+
+
+def distinct_rows(columns: dict[str, Integers]) -> tuple[Integers, Integers]:
+    """First index of each distinct row, and for each row its distinct one."""
+    code = np.zeros(len(next(iter(columns.values()))), np.int64)
+    for column in columns.values():
+        values, place = np.unique(column, return_inverse=True)
+        code = code * len(values) + place
+        # Keep the code dense, so that many columns cannot overflow it.
+        code = np.unique(code, return_inverse=True)[1].astype(np.int64)
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return first, inverse.astype(np.int64)
+
+
+def stage_costs(model: Model, job: Job, table: LayoutTable, prices: Prices) -> StageCosts:
+    """Price every distinct pair of a table."""
+    columns = {name: np.asarray(getattr(table, name), np.int64) for name in SHARD_NAMES}
+    strides = {f"stride_{axis}": table.stride(axis) for axis in STRIDED}  # type: ignore[arg-type]
+    # Strides matter only where the axis is used.
+    strides["stride_tp"] = np.where(table.tp > 1, strides["stride_tp"], 1)
+    strides["stride_cp"] = np.where(table.cp > 1, strides["stride_cp"], 1)
+    strides["stride_dp"] = np.where(table.ep > 1, strides["stride_dp"], 1)
+    first, to_shard = distinct_rows({**columns, **strides})
+    costs = _kind_costs(model, job, {n: c[first] for n, c in columns.items()},
+                        {n: c[first] for n, c in strides.items()}, prices)  # fmt: skip
+    pair_first, inverse = distinct_rows(
+        {"shard": to_shard, "split": table.split, "recompute": table.recompute,
+         "layers": table.recompute_layers}
+    )  # fmt: skip
+    chosen = table.take(pair_first)
+    return _sum_stages(model, chosen, to_shard[pair_first], costs, inverse, prices)
+
+
+def _kind_costs(
+    model: Model, job: Job, columns: dict[str, Integers], strides: dict[str, Integers],
+    prices: Prices,
+) -> Floats:  # fmt: skip
+    """(kinds, fields, shards): embedding, each layer kind, head."""
+    shard = Shard(
+        sequence_length=job.sequence_length, microbatch=columns["microbatch"], tp=columns["tp"],
+        sequence_parallel=columns["sequence_parallel"].astype(bool), cp=columns["cp"],
+        ulysses=columns["ulysses"].astype(bool), ep=columns["ep"], etp=columns["etp"],
+    )  # fmt: skip
+    lies = {
+        "tp": strides["stride_tp"],
+        "cp": strides["stride_cp"],
+        # Expert groups are the innermost replicas, context-parallel ones first.
+        "ep": np.where(columns["cp"] > 1, np.minimum(strides["stride_cp"], strides["stride_dp"]),
+                       strides["stride_dp"]),
+    }  # fmt: skip
+    blocks = [_padded(b, prices) for b in (model.embedding, *model.layer_kinds, model.head)]
+    costs = np.stack([block_seconds(block, shard, lies, prices) for block in blocks])
+    if columns["fused_loss"].any() and not prices.implementation.fused_loss:
+        fused = replace(prices, implementation=replace(prices.implementation, fused_loss=True))
+        head = block_seconds(blocks[-1], shard, lies, fused)
+        costs[-1] = np.where(columns["fused_loss"].astype(bool), head, costs[-1])
+    return costs
+
+
+def _padded(block: Any, prices: Prices) -> Any:
+    """The block with its vocabulary as the framework pads it."""
+    multiple = prices.framework.vocabulary_multiple
+    if multiple > 1 and isinstance(block, Embedding | Head):
+        return replace(block, vocabulary=-(-block.vocabulary // multiple) * multiple)
+    return block
+
+
+def _sum_stages(
+    model: Model, pairs: LayoutTable, shard: Integers, costs: Floats, inverse: Integers,
+    prices: Prices,
+) -> StageCosts:  # fmt: skip
+    size = len(pairs)
+    names = ("forward_sum", "backward_sum", "slowest_forward", "slowest_backward",
+             "weight_gradient", "mean_sum", "first_forward", "first_backward",
+             "dense_parameters", "expert_parameters", "slowest_layers")  # fmt: skip
+    out = {name: np.zeros(size) for name in names}
+    parts = {name: np.zeros(size) for name in PARTS}
+    per_stage: list[list[Floats]] = [[], [], []]
+    place = np.zeros(size, np.int64)
+    for code, split in enumerate(pairs.splits):
+        rows = np.flatnonzero(pairs.split == code)
+        place[rows] = np.arange(len(rows))
+        stages = _stages_of(model, split, pairs, rows, costs[:, :, shard[rows]], prices)
+        for kept, name in zip(per_stage, ("F", "I", "W"), strict=True):
+            kept.append(stages[name])
+        if not len(rows):
+            continue
+        _reduce(split, stages, rows, out, parts)
+    return StageCosts(
+        inverse=inverse, parts=parts, place=place, split=pairs.split,
+        stage_forward=tuple(per_stage[0]), stage_input_gradient=tuple(per_stage[1]),
+        stage_weight_gradient=tuple(per_stage[2]), **out,
+    )  # fmt: skip
+
+
+def _stages_of(
+    model: Model, split: Split, pairs: LayoutTable, rows: Integers, costs: Floats, prices: Prices
+) -> dict[str, Floats]:
+    """Per (virtual) stage and pair: seconds by part, and totals of the passes."""
+    layers = split.kind_counts(model)
+    stages = len(layers)
+    counts = np.zeros((stages, costs.shape[0]))
+    counts[:, 1:-1] = layers
+    counts[0, 0] = counts[-1, -1] = 1
+    values = np.einsum("sk,kfn->fsn", counts, costs)
+    field = {name: values[i] for name, i in INDEX.items()}
+    only_layers = np.einsum("sk,kfn->fsn", layers.astype(float), costs[1:-1])
+    again = _recomputed(only_layers, layers, split, pairs, rows)
+    overlap = prices.framework.overlaps_tensor_parallel
+    tp_forward = field["tp_forward"] * (1 - overlap)
+    tp_backward = field["tp_backward"] * (1 - overlap)
+    forward = field["forward"] + tp_forward + field["cp_forward"] + field["ep_forward"]
+    input_gradient = (
+        field["input_gradient"] + tp_backward + field["cp_backward"] + field["ep_backward"]
+        + again["all"]
+    )  # fmt: skip
+    host_forward = field["forward_launches"] * prices.step.host_operation_seconds
+    host_backward = (field["backward_launches"] + again["launches"]) * (
+        prices.step.host_operation_seconds
+    )
+    layer_host = prices.framework.host_seconds_per_layer * counts.sum(1, keepdims=True)
+    host_forward = np.maximum(host_forward + layer_host - forward, 0.0)
+    backward = input_gradient + field["weight_gradient"]
+    host_backward = np.maximum(host_backward + layer_host - backward, 0.0)
+    return {
+        "F": forward + host_forward,
+        "I": input_gradient + host_backward,
+        "W": field["weight_gradient"],
+        "forward": field["forward"],
+        "backward": field["input_gradient"] + field["weight_gradient"],
+        "recompute": again["compute"],
+        "tp": tp_forward + tp_backward + again["tp"] * (1 - overlap),
+        "cp": field["cp_forward"] + field["cp_backward"] + again["cp"],
+        "ep": field["ep_forward"] + field["ep_backward"] + again["ep"],
+        "host": host_forward + host_backward,
+        "dense_parameters": field["dense_parameters"],
+        "expert_parameters": field["expert_parameters"],
+        "layers": np.broadcast_to(counts.sum(1, keepdims=True), forward.shape),
+    }
+
+
+def _recomputed(
+    layers: Floats, counts: Integers, split: Split, pairs: LayoutTable, rows: Integers
+) -> dict[str, Floats]:
+    """What backward runs again: whole layers, some of them, or the attention core."""
+    kind = pairs.recompute[rows]
+    of_rank = np.maximum(counts.sum(1, keepdims=True) * split.vpp, 1)
+    limit = pairs.recompute_layers[rows]
+    share = np.where(limit > 0, np.minimum(limit / of_rank, 1.0), 1.0)
+    full = np.where(kind == RECOMPUTES.index("full"), share, 0.0)
+    selective = np.where(kind == RECOMPUTES.index("selective"), 1.0, 0.0)
+
+    def value(name: str) -> Floats:
+        return layers[INDEX[name]]
+
+    compute = full * value("forward") + selective * value("core_forward")
+    parts = {axis: full * value(f"{axis}_forward") for axis in ("tp", "cp", "ep")}
+    return {
+        **parts,
+        "compute": compute,
+        "all": compute + sum(parts.values()),
+        "launches": full * value("forward_launches") + selective * value("core_launches"),
+    }
+
+
+def _reduce(
+    split: Split, stages: dict[str, Floats], rows: Integers, out: dict[str, Floats],
+    parts: dict[str, Floats],
+) -> None:  # fmt: skip
+    """Fold virtual stages into ranks and keep the slowest one."""
+    rank = split.rank_of_stage()
+    member = np.zeros((split.pp, len(rank)))
+    member[rank, np.arange(len(rank))] = 1.0
+    ranks = {name: member @ value for name, value in stages.items()}
+    backward = stages["I"] + stages["W"]
+    total = ranks["F"] + ranks["I"] + ranks["W"]
+    worst = total.argmax(0)
+    pick = (worst, np.arange(len(rows)))
+    out["forward_sum"][rows] = stages["F"].sum(0)
+    out["backward_sum"][rows] = backward.sum(0)
+    out["slowest_forward"][rows] = ranks["F"][pick]
+    out["slowest_backward"][rows] = (ranks["I"] + ranks["W"])[pick]
+    out["weight_gradient"][rows] = ranks["W"][pick]
+    out["mean_sum"][rows] = total.mean(0)
+    out["first_forward"][rows] = stages["F"][0]
+    out["first_backward"][rows] = backward[0]
+    out["dense_parameters"][rows] = ranks["dense_parameters"].max(0)
+    out["expert_parameters"][rows] = ranks["expert_parameters"].max(0)
+    out["slowest_layers"][rows] = ranks["layers"][pick]
+    for name in PARTS:
+        parts[name][rows] = ranks[name][pick]
+
+
+assert set(INDEX) == set(FIELDS)

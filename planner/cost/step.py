@@ -1,0 +1,283 @@
+"""The time of one optimizer step, for one layout or a million, with where it goes.
+
+    step = microbatches * slowest stage + bubble + what data parallelism cannot hide
+           + optimizer + host
+
+Every part is an array with one entry per layout; the parts sum to the whole.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.calibration import Calibration
+from planner.cluster import Cluster
+from planner.cost.blocks import Prices
+from planner.cost.comm import default_communication, send_recv_seconds
+from planner.cost.compute import default_constants, memory_bound_seconds
+from planner.cost.data_parallel import Replicas, replicas
+from planner.cost.pipeline import bubble_seconds
+from planner.cost.stages import StageCosts, distinct_rows, stage_costs
+from planner.framework import Framework
+from planner.job import OPTIMIZER_STATE_BYTES, Job
+from planner.layout import Layout
+from planner.layout_table import LayoutTable, tabulate
+from planner.model import Model
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTable:
+    """Predicted steps of many layouts."""
+
+    step_seconds: Floats
+    parts: dict[str, Floats]
+    """Seconds by part, which sum to ``step_seconds``."""
+    low_seconds: Floats
+    high_seconds: Floats
+    """Ends of the 80 % interval."""
+    send_seconds: Floats
+    """Of one microbatch's activations between neighbouring stages."""
+    stages: StageCosts
+
+    def __len__(self) -> int:
+        return len(self.step_seconds)
+
+    def stage_seconds(self, index: int) -> tuple[Floats, Floats, Floats]:
+        """Forward, input and weight gradient of one microbatch on each (virtual) stage."""
+        pair = int(self.stages.inverse[index])
+        split, place = int(self.stages.split[pair]), int(self.stages.place[pair])
+        return (
+            self.stages.stage_forward[split][:, place],
+            self.stages.stage_input_gradient[split][:, place],
+            self.stages.stage_weight_gradient[split][:, place],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The predicted step of one layout."""
+
+    step_seconds: float
+    low_seconds: float
+    high_seconds: float
+    parts: dict[str, float]
+    stage_forward_seconds: tuple[float, ...]
+    stage_input_gradient_seconds: tuple[float, ...]
+    stage_weight_gradient_seconds: tuple[float, ...]
+    send_seconds: float
+
+
+def prices_of(
+    model: Model, job: Job, cluster: Cluster, framework: Framework, calibration: Calibration
+) -> Prices:
+    """Constants and habits in one place."""
+    communication = calibration.communication or default_communication()
+    if cluster.fabric_degradation_exponent >= 0:
+        communication = replace(
+            communication, degradation_exponent=cluster.fabric_degradation_exponent
+        )
+    return Prices(
+        cluster=cluster,
+        kernels=calibration.kernels or default_constants(cluster.device),
+        communication=communication,
+        step=calibration.step,
+        framework=framework,
+        implementation=framework.implementation(job, fused_loss=False),
+        dtype=_dtype_of(job, cluster),
+    )
+
+
+def _dtype_of(job: Job, cluster: Cluster) -> str:
+    """What matrix products run in; a device without the format takes the nearest it has."""
+    dtype = job.numbers.compute_dtype
+    rates = cluster.device.flops_per_second
+    if dtype == "bf16" and "bf16" not in rates and "fp16" in rates:
+        return "fp16"
+    if dtype == "fp4" and "fp4" not in rates:
+        dtype = "fp8"
+    if dtype == "fp8" and "fp8" not in rates:
+        return "bf16" if "bf16" in rates else "fp16"
+    if dtype == "tf32" and "tf32" not in rates:
+        return "fp32"
+    return dtype
+
+
+def step(
+    model: Model,
+    job: Job,
+    cluster: Cluster,
+    framework: Framework,
+    table: LayoutTable,
+    calibration: Calibration,
+) -> StepTable:
+    """Predict the step of every layout of a table.
+
+    Args:
+        model: What is trained.
+        job: How much per step, in which numbers.
+        cluster: Where.
+        framework: Habits.
+        table: The layouts.
+        calibration: Fitted constants.
+    """
+    prices = prices_of(model, job, cluster, framework, calibration)
+    stages = stage_costs(model, job, table, prices)
+    pair = stages.inverse
+    exchange = replicas(
+        model, job, table, prices,
+        dense=stages.dense_parameters[pair], expert=stages.expert_parameters[pair],
+        layers=stages.slowest_layers[pair],
+    )  # fmt: skip
+    parts = {name: table.microbatches * value[pair] for name, value in stages.parts.items()}
+    send = _send_seconds(model, job, table, prices)
+    exposed = send * ~_hides_sends(table, prices) + prices.step.pipeline_sync_seconds * (
+        table.pp > 1
+    )
+    parts["pp"] = 2.0 * exposed * table.microbatches * table.vpp
+    parts["bubble"] = bubble_seconds(table, stages, exposed_send=exposed, send=send)
+    parts |= _data_parallel(table, stages, exchange, prices)
+    parts["optimizer"] = _optimizer_seconds(job, table, stages, prices) + exchange.norm
+    parts["host"] = parts["host"] + _host_seconds(table, prices)
+    busy = sum(parts[name] for name in ("forward", "backward", "recompute"))
+    world = table.dp * table.tp * table.pp * table.cp
+    nodes = np.maximum(world / cluster.devices_per_node, 1.0)
+    parts["straggler"] = prices.step.straggler_growth * np.sqrt(2.0 * np.log(nodes)) * busy
+    total = np.sum([*parts.values()], axis=0)
+    return StepTable(
+        step_seconds=total,
+        parts=parts,
+        low_seconds=total * np.exp(calibration.spread.low),
+        high_seconds=total * np.exp(calibration.spread.high),
+        send_seconds=send,
+        stages=stages,
+    )
+
+
+def estimate(
+    model: Model,
+    job: Job,
+    cluster: Cluster,
+    framework: Framework,
+    layout: Layout,
+    calibration: Calibration,
+) -> Estimate:
+    """Predict one layout, its pipeline played action by action.
+
+    The timeline replaces the closed form of the bubble; everything else is the same.
+
+    Raises:
+        ValueError: If the layout's schedule cannot run so.
+    """
+    from planner.schedules.timeline import play, program_of
+
+    table = tabulate([layout], fused_loss_habit=framework.fused_loss)
+    found = step(model, job, cluster, framework, table, calibration)
+    forward, input_gradient, weight_gradient = found.stage_seconds(0)
+    parts = {name: float(value[0]) for name, value in found.parts.items()}
+    total = float(found.step_seconds[0])
+    if layout.pp > 1:
+        program = program_of(
+            layout.schedule, pp=layout.pp, vpp=layout.vpp, microbatches=layout.microbatches
+        )
+        prices = prices_of(model, job, cluster, framework, calibration)
+        timeline = play(
+            program,
+            forward_seconds=forward,
+            input_gradient_seconds=input_gradient,
+            weight_gradient_seconds=weight_gradient,
+            send_seconds=float(found.send_seconds[0]) + calibration.step.pipeline_sync_seconds,
+            overlap=bool(_hides_sends(table, prices)[0]),
+        )
+        pipeline = ("forward", "backward", "recompute", "tp", "cp", "ep", "pp")
+        working = sum(parts[n] for n in pipeline) + _stage_host(found, layout)
+        bubble = max(timeline.makespan_seconds - working, 0.0)
+        total += bubble - parts["bubble"]
+        parts["bubble"] = bubble
+    ratio_low, ratio_high = np.exp(calibration.spread.low), np.exp(calibration.spread.high)
+    return Estimate(
+        step_seconds=total, low_seconds=total * float(ratio_low),
+        high_seconds=total * float(ratio_high), parts=parts,
+        stage_forward_seconds=tuple(forward.tolist()),
+        stage_input_gradient_seconds=tuple(input_gradient.tolist()),
+        stage_weight_gradient_seconds=tuple(weight_gradient.tolist()),
+        send_seconds=float(found.send_seconds[0]),
+    )  # fmt: skip
+
+
+def _stage_host(found: StepTable, layout: Layout) -> float:
+    pair = int(found.stages.inverse[0])
+    return float(found.stages.parts["host"][pair]) * layout.microbatches
+
+
+def _hides_sends(table: LayoutTable, prices: Prices) -> NDArray[np.bool_]:
+    return (table.vpp > 1) & prices.framework.overlaps_pipeline
+
+
+def _send_seconds(model: Model, job: Job, table: LayoutTable, prices: Prices) -> Floats:
+    """One microbatch's residual stream to the next stage, cut over the tensor-parallel ranks.
+
+    Reference: Narayanan et al. 2021, section 4.1 (scatter/gather optimisation).
+    """
+    tokens = table.microbatch * job.sequence_length / table.cp
+    message = tokens * model.hidden * job.numbers.activation_bytes / table.tp
+    columns = {"message": message, "stride": table.stride("pp"), "pp": table.pp}
+    first, inverse = distinct_rows(columns)
+    seconds = send_recv_seconds(
+        message[first], stride=columns["stride"][first], degree=table.pp[first],
+        cluster=prices.cluster, constants=prices.communication,
+    )  # fmt: skip
+    return seconds[inverse]
+
+
+def _data_parallel(
+    table: LayoutTable, stages: StageCosts, exchange: Replicas, prices: Prices
+) -> dict[str, Floats]:
+    """What of the exchange between replicas stays visible, and what it slows down."""
+    framework, step_constants = prices.framework, prices.step
+    pair = stages.inverse
+    share, slowdown = step_constants.overlap_share, step_constants.overlap_slowdown
+    many = table.zero_stage == 3
+    every = many | (framework.reduces_every_microbatch & (table.zero_stage >= 2))
+    times = np.where(every, table.microbatches, 1)
+    forward, backward = stages.first_forward[pair], stages.first_backward[pair]
+    whole_backward = stages.slowest_backward[pair]
+    whole_forward = stages.slowest_forward[pair]
+    # Gradients hide behind the backward of a microbatch, gathers behind either pass.
+    room = np.where(every | (table.pp == 1), whole_backward, backward)
+    in_backward = exchange.reduce + np.where(many, exchange.gather, 0.0)
+    hidden = np.minimum(in_backward, room) * share * framework.overlaps_gradient_reduction
+    in_forward = exchange.gather
+    room_forward = np.where(many | (table.pp == 1), whole_forward, forward)
+    hidden_forward = (
+        np.minimum(in_forward, room_forward) * share * (framework.overlaps_parameter_gather)
+    )
+    passes = np.where(many, table.microbatches, 1)
+    visible = times * (in_backward - hidden) + passes * (in_forward - hidden_forward)
+    visible = visible + np.where(many, exchange.first_gather * framework.overlaps_parameter_gather,
+                                 0.0)  # fmt: skip
+    slowed = slowdown * (times * hidden + passes * hidden_forward)
+    return {"dp": visible + exchange.tied, "overlap slowdown": slowed}
+
+
+def _optimizer_seconds(job: Job, table: LayoutTable, stages: StageCosts, prices: Prices) -> Floats:
+    """Memory traffic of clipping, updating and casting, on this rank's share."""
+    pair = stages.inverse
+    shares = np.where(table.zero_stage >= 1, table.shard_group, 1)
+    experts = np.maximum(table.shard_group // table.ep, 1)
+    expert_shares = np.where(table.zero_stage >= 1, experts, 1)
+    owned = stages.dense_parameters[pair] / shares + stages.expert_parameters[pair] / expert_shares
+    state = OPTIMIZER_STATE_BYTES[job.optimizer] / OPTIMIZER_STATE_BYTES["adamw"]
+    moved = owned * prices.step.optimizer_bytes * (0.4 + 0.6 * state)
+    return memory_bound_seconds(
+        moved, launches=0, device=prices.cluster.device, constants=prices.kernels
+    )
+
+
+def _host_seconds(table: LayoutTable, prices: Prices) -> Floats:
+    """Python of every microbatch and of every step that no kernel hides."""
+    constants = prices.step
+    per_step = constants.host_step_seconds + prices.framework.host_seconds_per_step
+    return constants.host_microbatch_seconds * table.microbatches + per_step
