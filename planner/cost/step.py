@@ -171,7 +171,8 @@ def estimate(
     Raises:
         ValueError: If the layout's schedule cannot run so.
     """
-    from planner.schedules.timeline import play, program_of
+    from planner.schedules.program import program_of
+    from planner.schedules.timeline import play
 
     table = tabulate([layout], fused_loss_habit=framework.fused_loss)
     found = step(model, job, cluster, framework, table, calibration)
