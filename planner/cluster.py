@@ -6,7 +6,7 @@ of the tier before it. Ranks are numbered along the nest, so a group of ``degree
 lie ``stride`` apart has a fixed number of members in every domain.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, Literal
@@ -192,10 +192,6 @@ class Span:
 def span(cluster: Cluster, *, degree: object, stride: object, world_size: object = 0) -> Span:
     """Where the groups of one parallel axis lie; broadcasts over its array arguments.
 
-    A domain of ``size`` ranks holds ``size / stride`` members of a group (at least one, at
-    most all). Groups that would fit into a domain but do not divide it are split by its
-    border somewhere, and the split ones set the pace: they count as two halves.
-
     Args:
         cluster: The nest.
         degree: Ranks in one group.
@@ -207,25 +203,48 @@ def span(cluster: Cluster, *, degree: object, stride: object, world_size: object
     >>> [int(m) for m in lies.members], [int(s) for s in lies.sharers]
     ([4, 16], [2, 2])
     """
-    degrees, strides, worlds = np.broadcast_arrays(
-        *(np.asarray(value, np.int64) for value in (degree, stride, world_size))
-    )
-    periods = degrees * strides
-    worlds = np.maximum(worlds, periods)
+    return span_of_axes(cluster, [(degree, stride)], world_size=world_size)
+
+
+def span_of_axes(
+    cluster: Cluster, axes: Sequence[tuple[object, object]], *, world_size: object = 0
+) -> Span:
+    """Where the groups over several axes together lie (replicas times context ranks, say).
+
+    A domain of ``size`` ranks holds ``size / stride`` neighbours of an axis (at least one, at
+    most all) and the product over the axes of one group; the domain's ranks, divided by that,
+    are its groups. A group that would fit into a domain but does not divide it is split by a
+    border somewhere, and the split ones set the pace: they count as two halves.
+
+    Args:
+        cluster: The nest.
+        axes: Degree and stride of each axis; the strides must nest.
+        world_size: Ranks of the whole job; 0 for one set of groups.
+    """
+    arrays = [np.asarray(value, np.int64) for axis in axes for value in axis]
+    worlds, *arrays = np.broadcast_arrays(np.asarray(world_size, np.int64), *arrays)
+    pairs = list(zip(arrays[::2], arrays[1::2], strict=True))
+    whole = np.prod([degree for degree, _ in pairs], axis=0)
+    worlds = np.maximum(worlds, np.max([d * s for d, s in pairs], axis=0))
     members, sharers = [], []
     for tier in cluster.tiers[:-1]:
-        inside = np.clip(tier.size // strides, 1, degrees)
-        split = (periods < tier.size) & (worlds > tier.size) & (tier.size % periods != 0)
-        members.append(np.where(split, -(-degrees // 2), inside))
-        sharers.append(_groups_inside(tier.size, degrees, strides, worlds, split))
+        inside, borders = np.ones_like(whole), np.zeros_like(whole)
+        for degree, stride in pairs:
+            fits, split = _inside(tier.size, degree, stride, worlds)
+            inside, borders = inside * fits, np.where(split, stride, borders)
+        groups = np.maximum(np.minimum(tier.size, worlds) // inside, 1)
+        members.append(inside)
+        # A border cuts one group per stride, not all those that lie inside.
+        sharers.append(np.where(borders > 0, np.minimum(borders, tier.size), groups))
+    members.append(whole.copy())
     outer = cluster.tiers[-1].size or np.iinfo(np.int64).max
-    members.append(degrees.copy())
-    sharers.append(_groups_inside(outer, degrees, strides, worlds, degrees < 0))
-    return Span(degree=degrees, members=tuple(members), sharers=tuple(sharers))
+    sharers.append(np.maximum(np.minimum(outer, worlds) // whole, 1))
+    return Span(degree=whole, members=tuple(members), sharers=tuple(sharers))
 
 
-def _groups_inside(size, degrees, strides, worlds, split):
-    """Groups with a member in one domain: side by side, and one after the other if they fit."""
-    side_by_side = np.minimum(strides, size)
-    in_a_row = np.minimum(worlds, size) // degrees
-    return np.where(split, side_by_side, np.maximum(side_by_side, in_a_row))
+def _inside(size: int, degree, stride, worlds):
+    """Neighbours of one axis inside a domain, and whether its border splits some group."""
+    period = degree * stride
+    split = (period < size) & (worlds > size) & (size % period != 0)
+    inside = np.clip(size // stride, 1, degree)
+    return np.where(split, -(-degree // 2), inside), split

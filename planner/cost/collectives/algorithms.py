@@ -24,16 +24,22 @@ def ring_seconds(buffer_bytes, route: Route, *, passes: int):
         route: The tiers that the group meets.
         passes: 1 for an all-gather or a reduce-scatter, 2 for an all-reduce.
     """
-    inner = route.paths[0]
     wire = ring_wire_seconds(
         buffer_bytes,
         ranks=route.ranks,
         passes=passes,
         bytes_per_second=route.slowest_bytes_per_second,
     )
-    own = route.constants.own_block_cost * buffer_bytes / route.ranks / inner.bytes_per_second
     hops = [passes * p.crossings for p in route.paths]
-    return route.pipelined(wire + np.where(inner.used, own, 0.0), hops=hops, algorithm="ring")
+    wire = wire + _own_block_seconds(buffer_bytes, route)
+    return route.pipelined(wire, hops=hops, algorithm="ring")
+
+
+def _own_block_seconds(buffer_bytes, route: Route):
+    """Copying a rank's own block from input to output, where the inner link sets the pace."""
+    inner = route.paths[0]
+    own = route.constants.own_block_cost * buffer_bytes / route.ranks / inner.bytes_per_second
+    return np.where(inner.used, own, 0.0)
 
 
 def tree_seconds(buffer_bytes, route: Route):
@@ -88,7 +94,8 @@ def hierarchical_seconds(buffer_bytes, route: Route):
         t = base + sum over tiers of pipelined(2 passes of a ring over buffer / ranks inside)
 
     Each tier works on what the tier inside it has scattered: ``buffer / inside`` per rank,
-    all the ranks of a domain sending side by side.
+    all the ranks of a domain sending side by side. Infinite for a group on one tier, where
+    it would be the ring.
 
     Reference: Cho et al., "BlueConnect: decomposing all-reduce for deep learning on
     heterogeneous network hierarchy", MLSys 2019.
@@ -101,7 +108,8 @@ def hierarchical_seconds(buffer_bytes, route: Route):
         hops = [0.0] * len(route.paths)
         hops[index] = 2 * (p.domains - 1)
         total = total + p.used * route.pipelined(wire, hops=hops, algorithm="ring")
-    return total
+    levels = sum(p.used * 1 for p in route.paths)
+    return np.where(levels > 1, total + _own_block_seconds(buffer_bytes, route), np.inf)
 
 
 def all_to_all_seconds(buffer_bytes, route: Route):
@@ -120,9 +128,7 @@ def all_to_all_seconds(buffer_bytes, route: Route):
             domain_bytes_per_second=p.bytes_per_second,
         )
         wire = np.maximum(wire, np.where(p.used, crossing, 0.0))
-    inner = route.paths[0]
-    own = route.constants.own_block_cost * buffer_bytes / route.ranks / inner.bytes_per_second
-    wire = wire + np.where(inner.used, own, 0.0)
+    wire = wire + _own_block_seconds(buffer_bytes, route)
     peers = (route.ranks - 1) * route.constants.peer_seconds * route.startup_factor
     hops = [2.0 * p.used for p in route.paths]
     return peers + route.pipelined(wire, hops=hops, algorithm="all_to_all")

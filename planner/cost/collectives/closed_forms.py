@@ -76,17 +76,17 @@ def tree_wire_seconds(buffer_bytes, *, domains, bytes_per_second):
 def chain_wire_seconds(buffer_bytes, *, members, bytes_per_second):
     """Time in which the ranks of one domain reduce to and broadcast from one of them.
 
-    The chain inside a node that feeds an inter-node tree: a rank in the middle passes the
-    whole buffer up and down (with only two, each passes it one way).
+    The chain inside a node that feeds an inter-node tree: each rank's kernel passes the whole
+    buffer up and then down again.
 
-        t = min(members - 1, 2) * buffer / rate
+        t = 2 * buffer / rate
 
     Reference: NCCL ``src/graph/tuning.cc``: the tree's algorithm rate is half its bus rate.
 
     >>> float(chain_wire_seconds(1e9, members=8, bytes_per_second=1e11))
     0.02
     """
-    return np.clip(members - 1, 0, 2) * buffer_bytes / bytes_per_second
+    return 2 * np.clip(members - 1, 0, 1) * buffer_bytes / bytes_per_second
 
 
 def switch_wire_seconds(buffer_bytes, *, members, bytes_per_second):
