@@ -7,17 +7,21 @@ that a misspelt one cannot be ignored in silence.
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from planner.cluster import Cluster, Device, DeviceKind, FromMemory, LinkKind, Tier
 from planner.framework import Framework
 from planner.tables import Key, build, keys_of, read_table
 from planner.units import GB, GIB, MIB, MICROSECOND, TERA
+
+if TYPE_CHECKING:
+    from planner.model.core import Model
 
 KINDS = ("models", "devices", "clusters", "frameworks", "calibrations", "architectures")
 LARGEST_PRESET_BYTES = 4 * MIB  # a preset is a page of text: more is a wrong file
@@ -143,6 +147,33 @@ def load_framework(name_or_path: str) -> Framework:
     return build(Framework, read_table(table, keys_of(Framework), where=where), where=where)
 
 
+def load_model(name_or_path: str) -> "Model":
+    """A model by preset name or alias, or by path to a ``config.json``, its folder or a preset.
+
+    Of an ``organisation/name`` that is no path the last part is looked up among the presets.
+
+    Raises:
+        ValueError: With one line naming the file, the key and the rule.
+
+    >>> load_model("llama-7b").total_parameters
+    6738415616
+    """
+    from planner.model.huggingface import read_model
+    from planner.model.preset import read_model_preset
+
+    path = Path(name_or_path).expanduser()
+    if name_or_path.endswith(".toml"):
+        return read_model_preset(load_preset("models", name_or_path), where=name_or_path)
+    if path.exists() and (_is_path(name_or_path) or not _has_preset("models", name_or_path)):
+        return read_model(path)
+    name = name_or_path
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) and not name.endswith(".json"):
+        name = name.partition("/")[2]
+    if _is_path(name):
+        raise ValueError(f"cannot read {name}: no such file or folder")
+    return read_model_preset(load_preset("models", name), where=f"model {name}")
+
+
 def read_device(table: Mapping[str, object], *, where: str) -> Device:
     """A device from the table of a preset file.
 
@@ -185,6 +216,14 @@ def read_cluster(table: Mapping[str, object], *, where: str) -> Cluster:
         for i, t in enumerate(tiers)
     )
     return build(Cluster, values, where=where)
+
+
+def _has_preset(kind: str, name: str) -> bool:
+    try:
+        load_preset(kind, name)
+    except ValueError:
+        return False
+    return True
 
 
 def _one_box(device_name: str, count: str) -> Cluster:

@@ -94,6 +94,31 @@ class Model:
         """Elements that one token meets: of the routed experts only ``experts_per_token``."""
         return self._sum_parameters(active=True)
 
+    @property
+    def stored_parameters(self) -> int:
+        """Elements of a checkpoint that writes a tied head beside the embedding."""
+        shared = self.vocabulary * self._vocabulary_width if self.tied else 0
+        return self.total_parameters + shared
+
+    @property
+    def _vocabulary_width(self) -> int:
+        projection = self.embedding.projection if isinstance(self.embedding, Embedding) else 0
+        return projection or self.hidden
+
+    def padding_parameters(self, *, multiple: int, tp: int = 1) -> int:
+        """Elements that a framework adds when it pads the vocabulary.
+
+        Rows up to the next multiple of ``multiple * tp``, in the embedding and, where it is
+        not tied, in the head. Megatron-LM: ``make-vocab-size-divisible-by`` 128.
+
+        Raises:
+            ValueError: If ``multiple`` or ``tp`` is below 1.
+        """
+        if multiple < 1 or tp < 1:
+            raise ValueError(f"multiple and tp must be at least 1, got {multiple} and {tp}")
+        rows = -self.vocabulary % (multiple * tp)
+        return rows * self._vocabulary_width * (1 if self.tied else 2)
+
     def _sum_parameters(self, *, active: bool) -> int:
         total = self.extra_parameters
         shared = [(run.block, run.count) for run in self.layers if run.shared_weights]

@@ -53,14 +53,20 @@ def _head_dim(config: Config, *, hidden: int, heads: int) -> int:
     return hidden // heads
 
 
+def has_new_decoder(config: Config) -> bool:
+    """Falcon's second architecture; its first files say so by ``n_head_kv`` alone."""
+    if "new_decoder_architecture" not in config.values:
+        return config.values.get("n_head_kv") is not None
+    return config.says("new_decoder_architecture")
+
+
 def _kv_heads(config: Config, traits: Architecture, heads: int) -> int:
     """Key and value heads; absent or null means as many as query heads.
 
     Falcon: the key counts only in its new architecture, else ``multi_query`` decides.
     """
     switch = config.find(("multi_query",))
-    new = config.says("new_decoder_architecture")
-    if isinstance(switch, bool) and not new:
+    if isinstance(switch, bool) and not has_new_decoder(config):
         return 1 if switch else heads
     stated = config.find(KV_HEADS, with_defaults=config.nested)
     return heads if stated is None else config.checked(stated, KV_HEADS)

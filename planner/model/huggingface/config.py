@@ -44,6 +44,7 @@ POSITIONS = (
     "max_seq_len",
     "max_sequence_length",
     "seq_length",
+    "model_max_length",
 )
 
 

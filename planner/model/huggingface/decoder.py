@@ -8,7 +8,11 @@ from planner.model.attention import LatentAttention
 from planner.model.core import Model, Run
 from planner.model.ends import Embedding, Head
 from planner.model.huggingface.architecture import Architecture
-from planner.model.huggingface.attention import latent_bias_parameters, read_attention
+from planner.model.huggingface.attention import (
+    has_new_decoder,
+    latent_bias_parameters,
+    read_attention,
+)
 from planner.model.huggingface.config import HIDDEN, LAYERS, POSITIONS, VOCABULARY, Config
 from planner.model.huggingface.feed_forward import read_feed_forwards
 from planner.model.transformer import TransformerLayer
@@ -152,7 +156,7 @@ def adjust(config: Config, traits: Architecture) -> Architecture:
 
 def _falcon(config: Config, traits: Architecture) -> Architecture:
     """Falcon: two norms in the new architecture, one in the old parallel block."""
-    if config.says("new_decoder_architecture"):
+    if has_new_decoder(config):
         norms = config.count(("num_ln_in_parallel_attn",), 2)
         return replace(traits, parallel="always", feed_forward_norms=norms - 1)
     return replace(traits, feed_forward_norms=0 if config.says("parallel_attn") else 1)
