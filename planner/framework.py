@@ -27,6 +27,8 @@ class Framework:
     zero2_shards_gradients: bool = True
     transient_gradient_bytes: int = 0
     """Of a second, short-lived gradient per parameter (autograd's own, before it is added)."""
+    keeps_sent_activations: bool = True
+    """A stage's output stays until its backward; Megatron frees its data once it is sent."""
     vocabulary_multiple: int = 1
     """The vocabulary is padded to a multiple of this times ``tp``."""
     stage_rule: Literal["balanced", "even", "nanotron", "torchtitan"] = "balanced"

@@ -131,7 +131,16 @@ def rank_moments(
         offload=table.offload_optimizer,
     )  # fmt: skip
     flight = microbatches_in_flight(table, holding.rank)
-    kept = activation_bytes(holding, parts, table) * flight
+    sent = np.where((table.pp > 1) & ~holding.has_head, parts.stream_bytes, 0.0)
+    each = activation_bytes(holding, parts, table)
+    kept = (each + sent * framework.keeps_sent_activations) * flight
+    # A second, 16-bit gradient lives from one microbatch's backward into the next, and always
+    # where data-parallel buckets are views of it.
+    transient = framework.transient_gradient_bytes * (dense + expert)
+    lingering = transient * ((table.microbatches > 1) | (table.zero_stage == 0))
+    ends = {**states, "activations": each * np.maximum(flight - 1, 0)}
+    ends["gradients"] = ends["gradients"] + transient
+    states = {**states, "gradients": states["gradients"] + lingering}
     states["pipeline buffers"] = np.where(
         table.pp > 1, 2 * parts.stream_bytes * (holding.rank > 0), 0.0
     )
@@ -147,7 +156,7 @@ def rank_moments(
         **_layer_workspace(table, holding, parts),
         "gradient buckets": _buckets(framework, table, parts, weights),
     }  # fmt: skip
-    return {"loss": loss, "backward": backward, "step": dict(states)}
+    return {"loss": loss, "backward": backward, "accumulate": ends, "step": dict(states)}
 
 
 def _loss_bytes(
