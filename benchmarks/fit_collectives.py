@@ -44,6 +44,8 @@ PRIOR = CommunicationConstants(
     other=LinkConstants(rate_fraction=0.75, hop_factor=0.3, fill_factor=0.5),
     base_seconds={"ring": 6.6e-6, "tree": 6.8e-6, "nvls": 2e-5, "all_to_all": 8e-6},
     kind_rate_fractions={"all_to_all": 0.95},
+    # nvlsEfficiency of NCCL's src/graph/tuning.cc at 5067397c (2.30.7); not fitted.
+    switch_efficiencies={"Hopper": 0.85, "Blackwell": 0.74, "Blackwell Ultra": 0.74},
 )
 
 

@@ -15,7 +15,7 @@ from planner.cost.collectives.route import Path, Route
 def ring_seconds(buffer_bytes, route: Route, *, passes: int):
     """A ring through the whole group, its slowest link carrying the stream.
 
-        t = base + pipelined(passes * (n - 1) / n * buffer / slowest rate + own block)
+        t = base + message(passes * (n - 1) / n * buffer / slowest rate + own block)
 
     Each rank also copies its own block from input to output inside the node.
 
@@ -32,20 +32,19 @@ def ring_seconds(buffer_bytes, route: Route, *, passes: int):
     )
     hops = [passes * p.crossings for p in route.paths]
     wire = wire + _own_block_seconds(buffer_bytes, route)
-    return route.pipelined(wire, hops=hops, algorithm="ring")
+    return route.message_seconds(wire, hops=hops, algorithm="ring")
 
 
 def _own_block_seconds(buffer_bytes, route: Route):
     """Copying a rank's own block from input to output, where the inner link sets the pace."""
-    inner = route.paths[0]
-    own = route.constants.own_block_cost * buffer_bytes / route.ranks / inner.bytes_per_second
-    return np.where(inner.used, own, 0.0)
+    own = route.constants.own_block_cost * buffer_bytes / route.ranks
+    return np.where(route.paths[0].used, own / route.line_bytes_per_second, 0.0)
 
 
 def tree_seconds(buffer_bytes, route: Route):
     """A double binary tree over the domains, fed by chains inside the innermost ones.
 
-        t = base + pipelined(buffer over the worst tier), 2 (chain + log2(domains)) hops
+        t = base + message(buffer over the worst tier), 2 (chain + log2(domains)) hops
 
     Reference: NCCL ``src/graph/tuning.cc``, tree latency.
     """
@@ -55,22 +54,24 @@ def tree_seconds(buffer_bytes, route: Route):
     )
     wire = np.maximum(wire, _tree_wire(buffer_bytes, outer)) / route.constants.tree_rate_fraction
     hops = [2 * (inner.domains - 1), *(2 * _depth(p) for p in outer)]
-    return route.pipelined(wire, hops=hops, algorithm="tree")
+    return route.message_seconds(wire, hops=hops, algorithm="tree")
 
 
 def switch_seconds(buffer_bytes, route: Route):
     """A reduction inside the switch (NVLS), and a tree over the domains if there are several.
 
-        t = base + pipelined(buffer over the worst tier), 2 + 2 log2(domains) hops
+        t = base + message(buffer over the worst tier), log2(members) + 2 log2(domains) hops
 
     The switch reduces only among ranks that it joins: infinite for one rank per domain.
     """
     inner, outer = route.paths[0], route.paths[1:]
-    rate = route.line_bytes_per_second * route.constants.switch_rate_fraction
-    inside = switch_wire_seconds(buffer_bytes, members=inner.members, bytes_per_second=rate)
+    inside = switch_wire_seconds(
+        buffer_bytes, members=inner.members, bytes_per_second=route.switch_bytes_per_second
+    )
     across = _tree_wire(buffer_bytes, outer) / route.constants.tree_rate_fraction
-    hops = [2.0, *(2 * _depth(p) for p in outer)]
-    times = route.pipelined(np.maximum(inside, across), hops=hops, algorithm="nvls")
+    hops = [_depth(inner), *(2 * _depth(p) for p in outer)]
+    wire = np.maximum(inside, across)
+    times = route.message_seconds(wire, hops=hops, algorithm="nvls", low_latency=False)
     return np.where(inner.used, times, np.inf)
 
 
@@ -91,7 +92,7 @@ def _tree_wire(buffer_bytes, outer: tuple[Path, ...]):
 def hierarchical_seconds(buffer_bytes, route: Route):
     """Reduce-scatter inside, all-reduce of the shards across, all-gather inside, one by one.
 
-        t = base + sum over tiers of pipelined(2 passes of a ring over buffer / ranks inside)
+        t = base + sum over tiers of message(2 passes of a ring over buffer / ranks inside)
 
     Each tier works on what the tier inside it has scattered: ``buffer / inside`` per rank,
     all the ranks of a domain sending side by side. Infinite for a group on one tier, where
@@ -107,7 +108,7 @@ def hierarchical_seconds(buffer_bytes, route: Route):
         )
         hops = [0.0] * len(route.paths)
         hops[index] = 2 * (p.domains - 1)
-        total = total + p.used * route.pipelined(wire, hops=hops, algorithm="ring")
+        total = total + p.used * route.message_seconds(wire, hops=hops, algorithm="ring")
     levels = sum(p.used * 1 for p in route.paths)
     return np.where(levels > 1, total + _own_block_seconds(buffer_bytes, route), np.inf)
 
@@ -115,7 +116,7 @@ def hierarchical_seconds(buffer_bytes, route: Route):
 def all_to_all_seconds(buffer_bytes, route: Route):
     """Every rank sends a block to every other; only what leaves a domain loads its uplink.
 
-        t = base + (n - 1) * peer + pipelined(worst tier)
+        t = base + (n - 1) * peer + message(worst tier)
 
     Transfers over different tiers run at once, so the worst one counts.
     """
@@ -131,30 +132,30 @@ def all_to_all_seconds(buffer_bytes, route: Route):
     wire = wire + _own_block_seconds(buffer_bytes, route)
     peers = (route.ranks - 1) * route.constants.peer_seconds * route.startup_factor
     hops = [2.0 * p.used for p in route.paths]
-    return peers + route.pipelined(wire, hops=hops, algorithm="all_to_all")
+    return peers + route.message_seconds(wire, hops=hops, algorithm="all_to_all")
 
 
 def broadcast_seconds(buffer_bytes, route: Route):
     """A chunked chain through all ranks, or a tree of domains: the quicker one.
 
-        t = base + pipelined(buffer / slowest rate)
+        t = base + message(buffer / slowest rate)
 
     A rank of a binary tree sends twice, so the tree wins only where start-ups rule.
     """
     wire = buffer_bytes / route.slowest_bytes_per_second
     crossings = [p.crossings for p in route.paths]
-    chain = route.pipelined(wire, hops=crossings, algorithm="ring")
-    tree = route.pipelined(2 * wire, hops=[_depth(p) for p in route.paths], algorithm="tree")
+    chain = route.message_seconds(wire, hops=crossings, algorithm="ring")
+    tree = route.message_seconds(2 * wire, hops=[_depth(p) for p in route.paths], algorithm="tree")
     return np.minimum(chain, tree)
 
 
 def message_seconds(buffer_bytes, route: Route):
     """One message to one neighbour over the widest tier between them.
 
-        t = base + pipelined(buffer / slowest rate), one hop
+        t = base + message(buffer / slowest rate), one hop
 
     Both directions of a link are free at once, so sending and receiving cost one of them.
     """
     wire = buffer_bytes / route.slowest_bytes_per_second
     hops = [1.0 * p.used for p in route.paths]
-    return route.pipelined(wire, hops=hops, algorithm="send_recv")
+    return route.message_seconds(wire, hops=hops, algorithm="send_recv")

@@ -16,8 +16,7 @@ def pipelined_seconds(wire_seconds, *, latency_seconds, fill_seconds, saturation
 
         t = latency + wire + 2 sqrt(fill * wire / (1 + wire / saturation))
 
-    This is what protocol switches (LL, LL128, Simple) and channel counts look like from
-    outside: the rate climbs smoothly with size, and time never falls.
+    The rate climbs smoothly with size, as chunk and channel counts grow, and time never falls.
 
     Args:
         wire_seconds: Bytes over the slowest link by its sustained rate.
@@ -35,6 +34,27 @@ def pipelined_seconds(wire_seconds, *, latency_seconds, fill_seconds, saturation
     """
     growing = wire_seconds / (1 + wire_seconds / saturation_seconds)
     return latency_seconds + wire_seconds + 2 * (fill_seconds * growing) ** 0.5
+
+
+def low_latency_seconds(wire_seconds, *, latency_seconds, data_share=0.5):
+    """Time of a message whose every word carries its own flag, so that nothing is waited for.
+
+    NCCL's LL protocol stores 4 bytes of data with 4 of flag and needs no fence per chunk:
+
+        t = latency + wire / data share
+
+    Args:
+        wire_seconds: Bytes over the slowest link by its sustained rate.
+        latency_seconds: What an empty message costs.
+        data_share: Data in what is sent.
+
+    Reference: Hu et al., "Demystifying NCCL: an in-depth analysis of GPU communication
+    protocols and algorithms", arXiv 2507.04786, section III (LL, LL128, Simple).
+
+    >>> low_latency_seconds(2.0, latency_seconds=1.0)
+    5.0
+    """
+    return latency_seconds + wire_seconds / data_share
 
 
 def ring_wire_seconds(buffer_bytes, *, ranks, passes, bytes_per_second):

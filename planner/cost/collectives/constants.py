@@ -56,8 +56,10 @@ class CommunicationConstants:
     """A ring also copies each rank's own block: its time in blocks sent over the inner link."""
     tree_rate_fraction: float = 0.95
     """What a tree sustains of the ring's rate."""
-    switch_rate_fraction: float = 0.57
-    """Buffer bytes per second of a switch reduction (NVLS) over the line rate of one rank."""
+    switch_rate_fraction: float = 0.7
+    """Buffer bytes per second of a switch reduction (NVLS) over line rate times efficiency."""
+    switch_efficiencies: Mapping[str, float] = field(default_factory=dict)
+    """NCCL's own efficiency of NVLS by device architecture; 1 if not named."""
     kind_rate_fractions: Mapping[str, float] = field(default_factory=dict)
     """What each collective sustains of the link's rate; 1 if not named. An all-to-all has many
     small peers, a library may have written one collective with less care than another."""
@@ -89,6 +91,10 @@ class CommunicationConstants:
     def startup_factor(self, architecture: str) -> float:
         """Start-ups of a device architecture relative to the rest."""
         return self.startup_factors.get(architecture, 1.0)
+
+    def switch_rate(self, architecture: str) -> float:
+        """Buffer bytes per second of a switch reduction over the line rate of one rank."""
+        return self.switch_rate_fraction * self.switch_efficiencies.get(architecture, 1.0)
 
     def to_dict(self) -> dict:
         """Plain numbers for a JSON file."""

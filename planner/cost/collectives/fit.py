@@ -73,7 +73,7 @@ _STARTUP = _Range(0.3, 3.0, 0.3)
 _OTHERS = {
     "own_block_cost": _Range(0.05, 2.0, 0.5),
     "tree_rate_fraction": _Range(0.5, 1.0, 0.1),
-    "switch_rate_fraction": _Range(0.4, 0.8, 0.1),
+    "switch_rate_fraction": _Range(0.4, 1.0, 0.1),
     "peer_seconds": _Range(1e-9, 1e-3, 1.5),
     "degradation_exponent": _Range(1e-3, 1.0, 0.7),
 }

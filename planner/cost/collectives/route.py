@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cluster import Cluster, Span, Tier
-from planner.cost.collectives.closed_forms import pipelined_seconds
+from planner.cost.collectives.closed_forms import low_latency_seconds, pipelined_seconds
 from planner.cost.collectives.constants import CommunicationConstants, LinkConstants
 
 
@@ -48,6 +48,8 @@ class Route:
     startup_factor: float
     line_bytes_per_second: float
     """Data-sheet rate of one rank over the innermost tier."""
+    switch_bytes_per_second: float
+    """Buffer bytes that the innermost switch reduces for one rank."""
 
     @property
     def ranks(self) -> NDArray:
@@ -60,19 +62,34 @@ class Route:
         rates = [np.where(p.used, p.bytes_per_second, np.inf) for p in self.paths]
         return np.minimum.reduce(rates)
 
-    def pipelined(self, wire_seconds, *, hops: Sequence, algorithm: str):
+    def message_seconds(
+        self, wire_seconds, *, hops: Sequence, algorithm: str, low_latency: bool = True
+    ):
         """Seconds of a message that takes so many hops of each tier in a row.
 
-        t = base + sum of hops * start-up, and the pipe filled for them
+            t = base + sum of hops * start-up + the quicker of two protocols
+
+        Args:
+            wire_seconds: Bytes over the slowest link by its sustained rate.
+            hops: Start-ups in a row by tier, innermost first.
+            algorithm: Whose launch is paid.
+            low_latency: Whether the algorithm also exists in the low-latency protocol.
         """
         terms = list(zip(hops, self.paths, strict=True))
         base = self.constants.base(algorithm, self.kind) * self.startup_factor
-        return pipelined_seconds(
+        latency = base + sum(h * p.hop_seconds for h, p in terms)
+        chunked = pipelined_seconds(
             wire_seconds,
-            latency_seconds=base + sum(h * p.hop_seconds for h, p in terms),
+            latency_seconds=latency,
             fill_seconds=sum(h * p.fill_seconds for h, p in terms),
             saturation_seconds=sum(h * p.saturation_seconds for h, p in terms) + 1e-12,
         )
+        if not low_latency:
+            return chunked
+        # Between nodes the flags cost more than they save: NCCL caps the protocol there.
+        flagged = low_latency_seconds(wire_seconds, latency_seconds=latency)
+        inside = self.paths[0].members >= self.ranks
+        return np.where(inside, np.minimum(chunked, flagged), chunked)
 
 
 def route_of(
@@ -80,6 +97,7 @@ def route_of(
 ) -> Route:
     """The route of the groups of one axis, with the rates that a collective sustains on it."""
     startup = constants.startup_factor(cluster.device.architecture)
+    line = cluster.tiers[0].bytes_per_second
     found = []
     inside, sharers = np.ones_like(span.degree), np.ones_like(span.degree)
     for index, tier in enumerate(cluster.tiers):
@@ -109,7 +127,8 @@ def route_of(
         constants=constants,
         kind=kind,
         startup_factor=startup,
-        line_bytes_per_second=cluster.tiers[0].bytes_per_second,
+        line_bytes_per_second=line,
+        switch_bytes_per_second=line * constants.switch_rate(cluster.device.architecture),
     )
 
 
