@@ -38,7 +38,9 @@ class Timeline:
     def busy_seconds(self) -> Floats:
         """Time that each rank computes."""
         durations = self.end_seconds - self.start_seconds
-        return np.bincount(self.program.rank, durations, self.program.num_ranks)
+        return np.bincount(
+            self.program.rank, weights=durations, minlength=self.program.num_ranks
+        ).astype(float)
 
     @property
     def bubble_fraction(self) -> float:
