@@ -63,6 +63,11 @@ class Framework:
     fragmentation: float = 0.06
     """Reserved over allocated, less one."""
 
+    workspace_bytes: int = 0
+    """Of the framework's own kernel library (Transformer Engine), inside ``allocated``."""
+    deterministic: bool = False
+    """cuBLAS is told to use eight 4 MiB workspaces (``CUBLAS_WORKSPACE_CONFIG=:4096:8``)."""
+
     # Time
     overlaps_gradient_reduction: bool = True
     overlaps_parameter_gather: bool = True

@@ -4,7 +4,7 @@
 one layout stage by stage. Both read the same moments (``moments.py``).
 """
 
-from planner.cost.memory.device import Overheads, overheads
+from planner.cost.memory.device import Overheads, overheads, usable_bytes
 from planner.cost.memory.moments import CATEGORIES
 from planner.cost.memory.table import MemoryTable, StageMemory, memory, stage_memory
 
@@ -16,4 +16,5 @@ __all__ = [
     "memory",
     "overheads",
     "stage_memory",
+    "usable_bytes",
 ]

@@ -4,9 +4,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.cluster import Device
 from planner.framework import Framework
 from planner.layout_table import LayoutTable
 from planner.ops import Array
+from planner.units import MIB
+
+CUBLAS_BYTES_BEFORE_HOPPER = 8_519_680  # torch 2.x: :4096:2:16:8, pytorch issue 89027
+CUBLAS_BYTES = 32 * MIB  # Hopper and later, and CUBLAS_WORKSPACE_CONFIG=:4096:8
+ENGINE_BYTES_BEFORE_HOPPER = 4 * MIB  # cuBLAS's recommendation, taken by Transformer Engine
+OLDER_GENERATIONS = ("Volta", "Turing", "Ampere", "Ada")
+BLAS_THREADS = 2  # forward and backward run on threads of their own, each with its handle
+
+
+def workspace_bytes(framework: Framework, device: Device | None) -> float:
+    """Workspaces of matrix libraries, which torch takes from its caching allocator.
+
+    One per cuBLAS handle; forward and autograd's backward thread have one each. A device
+    that is not a GPU has none.
+    """
+    if device is not None and device.kind == "cpu":
+        return 0.0
+    old = device is not None and device.architecture in OLDER_GENERATIONS
+    small = old and not framework.deterministic
+    cublas = CUBLAS_BYTES_BEFORE_HOPPER if small else CUBLAS_BYTES
+    engine = ENGINE_BYTES_BEFORE_HOPPER if old else framework.workspace_bytes
+    return float(BLAS_THREADS * cublas + min(engine, framework.workspace_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,14 @@ categories. The loss (last stage: all microbatches in flight, logits and their f
 copies), the backward of the heaviest layer, and the optimizer step (no activations at all).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.cluster import Device
+from planner.cost.memory.device import workspace_bytes
 from planner.cost.memory.in_flight import microbatches_in_flight
-from planner.cost.memory.pieces import Pieces, Table
+from planner.cost.memory.pieces import Table, block_pieces
 from planner.cost.memory.ranks import Holding
 from planner.cost.memory.states import (
     BytesPerParameter,
@@ -22,7 +24,7 @@ from planner.framework import Framework
 from planner.job import Job
 from planner.layout_table import RECOMPUTES, LayoutTable
 from planner.model import Head, Model
-from planner.ops import Array, Shard
+from planner.ops import Array
 
 CATEGORIES = (
     "parameters",
@@ -36,6 +38,7 @@ CATEGORIES = (
     "gathered parameters",
     "gradient buckets",
     "pipeline buffers",
+    "library workspace",
 )
 """Parts of what the framework's tensors occupy (``allocated``)."""
 
@@ -53,11 +56,27 @@ class Gathered:
     """Elements of one microbatch's logits on one rank."""
     stream_bytes: Table
     """Of one microbatch's residual stream on one rank."""
+    workspace_bytes: float
+    """Of matrix libraries."""
 
 
-def gather(model: Model, job: Job, table: LayoutTable, pieces: Pieces, shard: Shard,
-           columns: np.ndarray) -> Gathered:  # fmt: skip
-    """Pick each layout's column out of the tables."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of the memory model; ``table`` holds the layouts."""
+
+    model: Model
+    job: Job
+    framework: Framework
+    table: LayoutTable
+    device: Device | None = None
+
+
+def gather(question: Question) -> Gathered:
+    """Evaluate the blocks once per shard, and pick each layout's column out of the tables."""
+    model, job = question.model, question.job
+    shard, columns = question.table.shards(job)
+    implementation = replace(question.framework.implementation(job), fused_loss=True)
+    _, pieces = block_pieces(model, shard, implementation)
     rows = len(model.layer_kinds)
     width = model.head.vocabulary if isinstance(model.head, Head) else model.head.num_classes
     logits = np.asarray(shard.tokens * width / shard.tp, float)
@@ -68,6 +87,7 @@ def gather(model: Model, job: Job, table: LayoutTable, pieces: Pieces, shard: Sh
         head=pieces.take(1 + rows, columns),
         logits=np.broadcast_to(logits, np.shape(shard.tp))[columns],
         stream_bytes=np.broadcast_to(stream, np.shape(shard.tp))[columns],
+        workspace_bytes=workspace_bytes(question.framework, question.device),
     )
 
 
@@ -119,12 +139,10 @@ def activation_bytes(holding: Holding, parts: Gathered, table: LayoutTable) -> A
     return total
 
 
-def rank_moments(
-    model: Model, job: Job, framework: Framework, table: LayoutTable, holding: Holding,
-    parts: Gathered,
-) -> dict[str, Moment]:  # fmt: skip
+def rank_moments(question: Question, holding: Holding, parts: Gathered) -> dict[str, Moment]:
     """Categories at each moment that can be the peak of this rank."""
-    weights = bytes_per_parameter(job, framework)
+    model, framework, table = question.model, question.framework, question.table
+    weights = bytes_per_parameter(question.job, framework)
     dense, expert = rank_parameters(model, framework, holding, parts, table)
     states = state_bytes(
         dense, expert, groups=shard_groups(table), weights=weights, framework=framework,
@@ -141,6 +159,7 @@ def rank_moments(
     ends = {**states, "activations": each * np.maximum(flight - 1, 0)}
     ends["gradients"] = ends["gradients"] + transient
     states = {**states, "gradients": states["gradients"] + lingering}
+    states["library workspace"] = parts.workspace_bytes
     states["pipeline buffers"] = np.where(
         table.pp > 1, 2 * parts.stream_bytes * (holding.rank > 0), 0.0
     )

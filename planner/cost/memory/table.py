@@ -1,14 +1,20 @@
 """The memory model's two entrances: many layouts at once, and one layout stage by stage."""
 
 from dataclasses import dataclass
-from dataclasses import replace as dataclass_replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cluster import Device
 from planner.cost.memory.device import overheads
-from planner.cost.memory.moments import CATEGORIES, Gathered, Moment, gather, rank_moments
-from planner.cost.memory.pieces import block_pieces
+from planner.cost.memory.moments import (
+    CATEGORIES,
+    Gathered,
+    Moment,
+    Question,
+    gather,
+    rank_moments,
+)
 from planner.cost.memory.ranks import Holding, holdings
 from planner.framework import Framework
 from planner.job import Job
@@ -63,14 +69,21 @@ class StageMemory:
         return self.reserved + self.communicators + self.context
 
 
-def memory(model: Model, job: Job, framework: Framework, table: LayoutTable) -> MemoryTable:
+def memory(
+    model: Model,
+    job: Job,
+    framework: Framework,
+    table: LayoutTable,
+    *,
+    device: Device | None = None,
+) -> MemoryTable:
     """Peak bytes of the heaviest rank of every layout."""
-    parts = _parts(model, job, framework, table)
+    question = Question(model=model, job=job, framework=framework, table=table, device=device)
+    parts = gather(question)
     peak = np.zeros(len(table))
     rank = np.zeros(len(table), np.int64)
     for holding in holdings(model, table):
-        moments = rank_moments(model, job, framework, table, holding, parts)
-        for moment in moments.values():
+        for moment in rank_moments(question, holding, parts).values():
             total = _total(moment, len(table))
             rank = np.where(total > peak, holding.rank, rank)
             peak = np.maximum(peak, total)
@@ -85,22 +98,20 @@ def memory(model: Model, job: Job, framework: Framework, table: LayoutTable) -> 
 
 
 def stage_memory(
-    model: Model, job: Job, framework: Framework, layout: Layout
+    model: Model,
+    job: Job,
+    framework: Framework,
+    layout: Layout,
+    *,
+    device: Device | None = None,
 ) -> tuple[StageMemory, ...]:
     """Every pipeline rank of one layout at its own peak."""
     table = tabulate([layout], fused_loss_habit=framework.fused_loss)
-    parts = _parts(model, job, framework, table)
+    question = Question(model=model, job=job, framework=framework, table=table, device=device)
+    parts = gather(question)
     return tuple(
-        _stage(model, job, framework, table, holding, parts)
-        for holding in holdings(model, table, every_rank=True)
+        _stage(question, holding, parts) for holding in holdings(model, table, every_rank=True)
     )
-
-
-def _parts(model: Model, job: Job, framework: Framework, table: LayoutTable) -> Gathered:
-    shard, columns = table.shards(job)
-    implementation = dataclass_replace(framework.implementation(job), fused_loss=True)
-    _, pieces = block_pieces(model, shard, implementation)
-    return gather(model, job, table, pieces, shard, columns)
 
 
 def _total(moment: Moment, rows: int) -> Numbers:
@@ -110,14 +121,12 @@ def _total(moment: Moment, rows: int) -> Numbers:
     return total
 
 
-def _stage(
-    model: Model, job: Job, framework: Framework, table: LayoutTable, holding: Holding,
-    parts: Gathered,
-) -> StageMemory:  # fmt: skip
-    moments = rank_moments(model, job, framework, table, holding, parts)
+def _stage(question: Question, holding: Holding, parts: Gathered) -> StageMemory:
+    moments = rank_moments(question, holding, parts)
     name = max(moments, key=lambda key: float(_total(moments[key], 1)[0]))
     values = {key: round(float(np.ravel(amount)[0])) for key, amount in moments[name].items()}
-    over = overheads(framework, table, np.array([float(sum(values.values()))]))
+    allocated = np.array([float(sum(values.values()))])
+    over = overheads(question.framework, question.table, allocated)
     return StageMemory(
         rank=int(holding.rank[0]),
         layers=int(holding.layers[:, 0].sum()),
