@@ -29,6 +29,7 @@ MODEL_COLUMNS = (
 )  # fmt: skip
 _KNOWN: dict[tuple[str, ...], tuple[Model, list[str]]] = {}
 CLEAR_SHARE = 0.03  # of all parameters: a smaller matrix drowns in the rounding of "7B"
+MEGATRON_Q_LORA_RANK = 512  # default of MLATransformerConfig (Megatron-LM core)
 VOCABULARIES = {"gpt": 50257, "llama": 32000, "moe": 32000, "bert": 30522}
 """Of GPT-2, Llama 2, Mixtral and BERT, where a row does not state it."""
 
@@ -162,7 +163,8 @@ def _attention(row: Row, arch: str, hidden: int, *, bias: bool) -> SelfAttention
     if latent:
         # Head widths of DeepSeek-V2 and -V3 (DeepSeek-AI 2024, section 3.1).
         return LatentAttention(
-            heads=heads, q_lora_rank=row.noted(r"q_lora (\d+)") or 1536, kv_lora_rank=latent,
+            heads=heads, kv_lora_rank=latent,
+            q_lora_rank=row.noted(r"q_lora (\d+)") or (MEGATRON_Q_LORA_RANK if flags else 1536),
             nope_head_dim=128, rope_head_dim=64, value_head_dim=128,
         )  # fmt: skip
     stated = row.noted(r"(?:head_dim|kv_channels) (\d+)") or flags.number("kv-channels") or None

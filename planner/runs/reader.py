@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +14,7 @@ from planner.job import Job
 from planner.layout import Layout
 from planner.model import Model
 from planner.runs.columns import Row, Unreadable
+from planner.runs.flags import read_flags
 from planner.runs.machines import (
     build_cluster,
     build_framework,
@@ -22,6 +24,7 @@ from planner.runs.machines import (
 )
 from planner.runs.models import build_model
 from planner.runs.stages import stage_layers
+from planner.split_rules import megatron_split
 from planner.units import GIB
 
 OUTCOMES = ("ran", "oom", "failed")
@@ -173,7 +176,8 @@ def _layout(row: Row, model: Model, framework: Framework) -> tuple[int, Layout, 
         recompute=row.choice("recompute", ("none", "selective", "full")) or "none",  # type: ignore[arg-type]
         microbatch=microbatch, microbatches=global_batch // (dp * microbatch),
         schedule="interleaved" if vpp > 1 else "1f1b",
-        stage_layers=_stages(id(model), framework.stage_rule, pp, vpp),
+        stage_layers=_split(row, model, framework.stage_rule, pp=pp, vpp=vpp),
+        zero_group=_zero_group(row, dp * cp),
     )  # fmt: skip
     job = Job(
         global_batch=global_batch, sequence_length=row.count("seq_len", model.sequence_length),
@@ -182,12 +186,40 @@ def _layout(row: Row, model: Model, framework: Framework) -> tuple[int, Layout, 
     return num_devices, layout, job
 
 
-def _usual_etp(row: Row, tp: int) -> int:
-    """Degree of tensor parallelism of experts: ``etp1`` or ``etp2`` in a recipe's name."""
-    import re
+def _zero_group(row: Row, replicas: int) -> int:
+    """Ranks that share optimizer states, where there are several groups of them."""
+    groups = read_flags(row).number("num-distributed-optimizer-instances")
+    return replicas // groups if groups > 1 and replicas % groups == 0 else 0
 
+
+def _usual_etp(row: Row, tp: int) -> int:
+    """Degree of tensor parallelism of experts.
+
+    ``etp1`` in a recipe's name or Megatron's own switch, whose default is ``tp``.
+    """
+    flags = read_flags(row)
     found = re.search(r"etp(\d+)", row.text("model_name"))
-    return int(found[1]) if found else 1
+    named = int(found[1]) if found else 0
+    return flags.number("expert-tensor-parallel-size") or named or (tp if flags else 1)
+
+
+def _split(row: Row, model: Model, rule: str, *, pp: int, vpp: int) -> tuple[int, ...]:
+    """Layers of every stage: what the switches say of both ends, else the framework's rule."""
+    flags = read_flags(row)
+    first = flags.number("decoder-first-pipeline-num-layers")
+    last = flags.number("decoder-last-pipeline-num-layers")
+    inner = model.num_layers - first - last
+    if first and last and pp > 2 and inner % (pp - 2) == 0:
+        # Virtual stages of these recipes are whole layers of their rank, one after another.
+        return (first, *[inner // (pp - 2)] * (pp - 2), last) if vpp == 1 else ()
+    counts_ends = {
+        "count_embedding": "account-for-embedding-in-pipeline-split" in flags,
+        "count_loss": "account-for-loss-in-pipeline-split" in flags,
+    }
+    slots = model.num_layers + sum(counts_ends.values())
+    if slots > model.num_layers and slots % (pp * vpp) == 0:
+        return megatron_split(model.num_layers, stages=pp * vpp, **counts_ends)
+    return _stages(id(model), rule, pp, vpp)
 
 
 def _step_seconds(row: Row, job: Job, num_devices: int) -> float | None:
