@@ -126,7 +126,7 @@ class Model:
             counts = count_parameters(block.ops(self.whole, Implementation()))
             share = block.active_expert_share if active else 1.0
             copies = 1 if (block, count) in shared else count
-            total += copies * round(counts.dense + counts.expert * share)
+            total += copies * round(float(counts.dense + counts.expert * share))
         if self.tied and isinstance(self.head, Head):
             total -= self.head.shared_with_embedding
         return int(total)

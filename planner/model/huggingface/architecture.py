@@ -54,6 +54,8 @@ class Architecture:
     shared_experts: int = 0
     """Shared experts of the routed width that every layer with experts has."""
     shared_gate: str = "never"
+    extra_parameters: int = 0
+    """Of every layer, outside its attention and feed-forward (learned activations)."""
 
 
 def load_architecture(model_type: str) -> Architecture | None:

@@ -16,7 +16,7 @@ def read_attention(
         ValueError: Naming the keys that contradict each other.
     """
     heads = config.size(HEADS)
-    if config.count(("kv_lora_rank",), 0):
+    if _rank(config, "kv_lora_rank"):
         return _latent(config, traits, heads)
     head_dim = _head_dim(config, hidden=hidden, heads=heads)
     kv_heads = _kv_heads(config, traits, heads)
@@ -72,13 +72,18 @@ def _kv_heads(config: Config, traits: Architecture, heads: int) -> int:
     return heads if stated is None else config.checked(stated, KV_HEADS)
 
 
+def _rank(config: Config, name: str) -> int:
+    """A rank of latent attention: null says none, only an absent key has the class default."""
+    if name in config.values and config.values[name] is None:
+        return 0
+    return config.count((name,), 0)
+
+
 def _latent(config: Config, traits: Architecture, heads: int) -> LatentAttention:
-    # Null says that queries are not compressed; only an absent key has the class default.
-    full_query = "q_lora_rank" in config.values and config.values["q_lora_rank"] is None
     return LatentAttention(
         heads=heads,
-        q_lora_rank=0 if full_query else config.count(("q_lora_rank",), 0),
-        kv_lora_rank=config.size(("kv_lora_rank",)),
+        q_lora_rank=_rank(config, "q_lora_rank"),
+        kv_lora_rank=_rank(config, "kv_lora_rank"),
         nope_head_dim=config.count(("qk_nope_head_dim",), 128),
         rope_head_dim=config.count(("qk_rope_head_dim",), 64),
         value_head_dim=config.count(("v_head_dim",), 128),
@@ -87,8 +92,18 @@ def _latent(config: Config, traits: Architecture, heads: int) -> LatentAttention
     )
 
 
-def latent_bias_parameters(config: Config, attention: LatentAttention) -> int:
-    """Biases of the two down-projections, which ``attention_bias`` switches on as well."""
-    if not config.says("attention_bias"):
-        return 0
-    return attention.q_lora_rank + attention.kv_lora_rank + attention.rope_head_dim
+def beside_latent_parameters(config: Config, attention: LatentAttention, *, hidden: int) -> int:
+    """Elements of a layer that the projections of latent attention do not count.
+
+    Biases of the two down-projections, which ``attention_bias`` switches on as well; and the
+    indexer of sparse attention (DeepSeek-AI, "DeepSeek-V3.2-Exp", 2025): queries from the
+    latent, one key head with a LayerNorm, and a weight for each of its heads.
+    """
+    biases = attention.q_lora_rank + attention.kv_lora_rank + attention.rope_head_dim
+    elements = biases if config.says("attention_bias") else 0
+    heads = config.count(("index_n_heads",), 0)
+    if heads:
+        width = config.size(("index_head_dim",))
+        elements += attention.q_lora_rank * heads * width
+        elements += hidden * width + 2 * width + hidden * heads
+    return elements

@@ -17,7 +17,7 @@ LARGEST_COUNT = 10**9  # of layers, heads, channels, tokens: beyond it a file is
 
 HIDDEN = ("hidden_size", "n_embd", "d_model", "n_embed", "dim", "model_dim")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
 KV_HEADS = (
     "num_key_value_heads",
     "num_kv_heads",
@@ -128,6 +128,19 @@ class Config:
         if not isinstance(value, str):
             raise ValueError(f"{self.where}: {name} must be text, got {_shown(value)}")
         return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts; empty where it is absent.
+
+        Raises:
+            ValueError: If the value is not such a list.
+        """
+        value = self.find((name,))
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+            raise ValueError(f"{self.where}: {name} must be a list of texts, got {_shown(value)}")
+        return tuple(value)
 
     def numbers(self, name: str) -> tuple[int, ...]:
         """A list of whole numbers of 0 or more; empty where it is absent.

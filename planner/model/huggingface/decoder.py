@@ -9,8 +9,8 @@ from planner.model.core import Model, Run
 from planner.model.ends import Embedding, Head
 from planner.model.huggingface.architecture import Architecture
 from planner.model.huggingface.attention import (
+    beside_latent_parameters,
     has_new_decoder,
-    latent_bias_parameters,
     read_attention,
 )
 from planner.model.huggingface.config import HIDDEN, LAYERS, POSITIONS, VOCABULARY, Config
@@ -31,6 +31,9 @@ UNMODELLED_KEYS = (
     "num_query_heads",
     "conv_L_cache",
     "hidden_size_per_layer_input",
+    "linear_attn_config",
+    "lru_width",
+    "zero_expert_num",
 )
 
 
@@ -45,9 +48,9 @@ def decoder_model(config: Config, traits: Architecture, *, name: str) -> Model:
     hidden, num_layers = config.size(HIDDEN), config.size(LAYERS)
     vocabulary = config.size(VOCABULARY)
     attention = read_attention(config, traits, hidden=hidden)
-    extra = 0
+    extra = traits.extra_parameters
     if isinstance(attention, LatentAttention):
-        extra = latent_bias_parameters(config, attention)
+        extra += beside_latent_parameters(config, attention, hidden=hidden)
     layers = [
         TransformerLayer(
             hidden=hidden,

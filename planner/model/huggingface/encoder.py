@@ -11,7 +11,7 @@ from planner.model.huggingface.decoder import position_rows, sequence_length
 from planner.model.huggingface.feed_forward import read_feed_forwards
 from planner.model.transformer import TransformerLayer
 
-POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "ernie", "albert")
+POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "ernie", "albert", "megatron-bert")
 """Families whose bare model ends in a pooler: a dense layer on the first token."""
 ROWS_BEFORE_FIRST = {"roberta": 2, "xlm-roberta": 2, "camembert": 2}
 """Position rows that padding takes, already part of ``max_position_embeddings``."""
@@ -78,7 +78,8 @@ def _head(traits: Architecture, task: str, vocabulary: int, *, hidden: int, widt
     masked = task in ("masked", "pretraining")
     if width == hidden and traits.norm == "layernorm":
         return Head(
-            vocabulary=vocabulary, hidden=hidden, norm="none", bias=masked, transform=masked,
+            vocabulary=vocabulary, hidden=hidden, norm=traits.final_norm or "none", bias=masked,
+            transform=masked,
             shared_with_embedding=vocabulary * hidden,
         )  # fmt: skip
     if width == hidden:  # ModernBERT: no bias but the last

@@ -21,7 +21,12 @@ PER_TOKEN = (
     "ffn_config.moe_top_k",
 )
 EXPERT_WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
-SHARED_COUNT = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+SHARED_COUNT = (
+    "n_shared_experts",
+    "num_shared_experts",
+    "num_shared_expert",
+    "moe_num_shared_experts",
+)
 SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size")
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation")
 
@@ -101,9 +106,12 @@ def _is_sparse(config: Config, layer: int, num_layers: int) -> bool:
     DeepSeek: dense first layers, then every ``moe_layer_freq``-th. Qwen: not listed as MLP
     only, and every ``decoder_sparse_step``-th. Llama 4: listed, or every
     ``interleave_moe_layer_step``-th. ERNIE: between a first and a last layer, at an interval.
+    Lists of kinds or of layers go before any rule.
     """
-    listed = config.find(("moe_layers",))
-    if listed is not None:
+    kinds = config.texts("mlp_layer_types")
+    if kinds:
+        return layer < len(kinds) and kinds[layer] == "sparse"
+    if config.find(("moe_layers",)) is not None:
         return layer in config.numbers("moe_layers")
     if isinstance(config.find(("moe_layer_freq",)), list):
         pattern = config.numbers("moe_layer_freq")
@@ -112,7 +120,7 @@ def _is_sparse(config: Config, layer: int, num_layers: int) -> bool:
     end = config.find(("moe_layer_end_index",))
     last = num_layers - 1 if end in (None, -1) else config.checked(end, ("moe_layer_end_index",))
     rules = (
-        layer >= config.count(("first_k_dense_replace",), 0),
+        layer >= config.count(("first_k_dense_replace", "num_dense_layers"), 0),
         layer % max(config.count(("moe_layer_freq",), 1), 1) == 0,
         layer not in config.numbers("mlp_only_layers"),
         (layer + 1) % max(config.count(("decoder_sparse_step",), 1), 1) == 0,

@@ -105,6 +105,10 @@ _TEXT_TYPES = {
 
 def _finished(config: Config, traits: Architecture, *, name: str) -> Model:
     model = _BUILDERS[traits.family](config, traits, name=name or traits.name)
+    if predicted := config.count(("num_nextn_predict_layers",), 0):
+        config.assumed.append(f"{predicted} multi-token prediction layer(s) are left out")
+    if config.values.get("quantization_config"):
+        config.assumed.append("quantization_config is about inference and is ignored")
     return replace(
         model,
         assumptions=(*model.assumptions, *config.assumed),
