@@ -130,6 +130,8 @@ def _exchange(
 
 
 def _call(kind: Any, size: Any, degree: Any, stride: Any, prices: Prices) -> Floats:
+    if not np.any((np.asarray(degree) > 1) & (np.asarray(size) > 0)):
+        return np.zeros(np.broadcast(degree, size).shape)
     lies = span(prices.cluster, degree=np.maximum(degree, 1), stride=np.maximum(stride, 1))
     return collective_seconds(
         kind, size, span=lies, cluster=prices.cluster, constants=prices.communication

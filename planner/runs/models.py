@@ -27,6 +27,7 @@ MODEL_COLUMNS = (
     "arch", "model_name", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab",
     "seq_len", "experts", "topk", "notes", "params_b",
 )  # fmt: skip
+_SAME: dict[Model, Model] = {}
 _KNOWN: dict[tuple[str, ...], tuple[Model, list[str]]] = {}
 CLEAR_SHARE = 0.03  # of all parameters: a smaller matrix drowns in the rounding of "7B"
 MEGATRON_Q_LORA_RANK = 512  # default of MLATransformerConfig (Megatron-LM core)
@@ -43,7 +44,9 @@ def build_model(row: Row) -> tuple[Model, list[str]]:
     # A sweep repeats one model hundreds of times; one object each also lets costs be shared.
     key = tuple(row.text(column) for column in MODEL_COLUMNS)
     if key not in _KNOWN:
-        _KNOWN[key] = _build(row)
+        model, assumed = _build(row)
+        # Rows that differ only in their notes describe the same model.
+        _KNOWN[key] = _SAME.setdefault(model, model), assumed
     return _KNOWN[key]
 
 

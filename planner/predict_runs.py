@@ -1,0 +1,79 @@
+"""Predict many runs at once: one table per model, machine, numbers and framework."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.calibration import Calibration
+from planner.cost.memory.device import usable_bytes
+from planner.cost.memory.table import memory
+from planner.cost.step import step
+from planner.layout_table import tabulate
+from planner.runs import Run
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """One entry per run; not a number where the part was not asked for."""
+
+    step_seconds: Floats
+    low_seconds: Floats
+    high_seconds: Floats
+    parts: dict[str, Floats]
+    peak_bytes: Floats
+    """In the sense that the run measured; allocated where it says none."""
+    fits: NDArray[np.bool_]
+    """Whether the planner would call the layout feasible."""
+
+
+def batches(runs: Sequence[Run]) -> list[list[int]]:
+    """Indices of runs that differ in nothing but their layout and batch."""
+    together: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for index, run in enumerate(runs):
+        job = replace(run.job, global_batch=1)
+        together[id(run.model), job, id(run.cluster), run.framework].append(index)
+    return [*together.values()]
+
+
+def predict_runs(
+    runs: Sequence[Run], calibration: Calibration, *, with_memory: bool = True
+) -> Predictions:
+    """Step time and memory of every run.
+
+    Args:
+        runs: Read by ``read_runs``.
+        calibration: Constants of the time model.
+        with_memory: False leaves ``peak_bytes`` empty and calls everything feasible.
+    """
+    count = len(runs)
+    seconds = np.full((3, count), np.nan)
+    parts: dict[str, Floats] = {}
+    peak, fits = np.full(count, np.nan), np.ones(count, bool)
+    for rows in batches(runs):
+        first = runs[rows[0]]
+        table = tabulate(
+            [runs[i].layout for i in rows], fused_loss_habit=first.framework.fused_loss
+        )
+        found = step(first.model, first.job, first.cluster, first.framework, table, calibration)
+        seconds[:, rows] = found.step_seconds, found.low_seconds, found.high_seconds
+        for name, value in found.parts.items():
+            parts.setdefault(name, np.zeros(count))[rows] = value
+        if with_memory:
+            held = memory(first.model, first.job, first.framework, table)
+            peak[rows] = _in_sense([runs[i].memory_kind for i in rows], held)
+            room = usable_bytes(first.cluster.device.memory_bytes, first.framework, table)
+            fits[rows] = held.allocated <= room
+    return Predictions(
+        step_seconds=seconds[0], low_seconds=seconds[1], high_seconds=seconds[2],
+        parts=parts, peak_bytes=peak, fits=fits,
+    )  # fmt: skip
+
+
+def _in_sense(kinds: list[str], held: object) -> Floats:
+    senses = [kind if kind in ("reserved", "device") else "allocated" for kind in kinds]
+    return np.array([getattr(held, sense)[i] for i, sense in enumerate(senses)])
