@@ -44,6 +44,12 @@ class StageSums:
     """Of stage 0 alone."""
     last_chunk_weight_gradient_seconds: Floats
     """Of the slowest single chunk of rank ``pp - 1``."""
+    total_weight_gradient_seconds: Floats
+    """Of all stages."""
+    largest_unsplit_seconds: Floats
+    """Forward and input gradient of the rank where they last longest (all its chunks)."""
+    largest_weight_gradient_seconds: Floats
+    """Of the same rank; the least of them where several tie."""
 
 
 def stage_sums(
@@ -62,11 +68,13 @@ def stage_sums(
         for part in (forward_seconds, input_gradient_seconds, weight_gradient_seconds)
     )
     stage_seconds = f + i + w
-    rank_seconds = [stage_seconds[ranks == rank].sum(axis=0) for rank in range(pp)]
+    rank_weight = np.stack([w[ranks == rank].sum(axis=0) for rank in range(pp)])
+    rank_unsplit = np.stack([(f + i)[ranks == rank].sum(axis=0) for rank in range(pp)])
+    unsplit = rank_unsplit.max(axis=0)
     last, fill = ranks == pp - 1, slice(0, pp - 1)
     return StageSums(
         total_seconds=stage_seconds.sum(axis=0),
-        largest_seconds=np.max(rank_seconds, axis=0),
+        largest_seconds=(rank_unsplit + rank_weight).max(axis=0),
         last_forward_seconds=f[last].sum(axis=0),
         last_input_gradient_seconds=i[last].sum(axis=0),
         last_weight_gradient_seconds=w[last].sum(axis=0),
@@ -75,6 +83,11 @@ def stage_sums(
         fill_weight_gradient_seconds=w[fill].sum(axis=0),
         first_weight_gradient_seconds=w[0],
         last_chunk_weight_gradient_seconds=w[last].max(axis=0),
+        total_weight_gradient_seconds=w.sum(axis=0),
+        largest_unsplit_seconds=unsplit,
+        largest_weight_gradient_seconds=np.where(rank_unsplit == unsplit, rank_weight, np.inf).min(
+            axis=0
+        ),
     )
 
 
@@ -83,6 +96,7 @@ def least_seconds(
     sums: StageSums,
     *,
     pp: ArrayLike,
+    vpp: ArrayLike,
     microbatches: ArrayLike,
     send_seconds: ArrayLike = 0.0,
 ) -> Floats:
@@ -96,23 +110,24 @@ def least_seconds(
         schedule: Codes.
         sums: Of the stages.
         pp: Pipeline ranks.
+        vpp: Chunks per rank.
         microbatches: Per replica and step.
         send_seconds: The least of the boundaries' times, one way.
 
     >>> from planner.schedules.closed_form import stage_sums
     >>> sums = stage_sums("1f1b", pp=4, vpp=1, forward_seconds=[1.0] * 4,
     ...                   input_gradient_seconds=[1.0] * 4, weight_gradient_seconds=[1.0] * 4)
-    >>> float(least_seconds(1, sums, pp=4, microbatches=8))
+    >>> float(least_seconds(1, sums, pp=4, vpp=1, microbatches=8))
     33.0
     """
-    code, p, m, send = np.broadcast_arrays(schedule, pp, microbatches, send_seconds)
+    code, p, v, m, send = np.broadcast_arrays(schedule, pp, vpp, microbatches, send_seconds)
     send = np.where(p > 1, send, 0.0)
     busy = np.asarray(m * np.asarray(sums.largest_seconds, float))
     bounds = (
         _gpipe(sums, p, m, send),
         _one_f_one_b(sums, p, m, send),
         _interleaved(sums, p, m, send),
-        _zero_bubble(sums, p, m, send),
+        _zero_bubble(sums, p, v, m, send),
         _v_shaped(sums, p, m, send),
         _v_shaped(sums, p, m, send),
     )
@@ -167,17 +182,30 @@ def _interleaved(sums: StageSums, p: Floats, m: Floats, send: Floats) -> Floats:
     return fill + m * _last_seconds(sums) + 2 * (p - 1) * send
 
 
-def _zero_bubble(sums: StageSums, p: Floats, m: Floats, send: Floats) -> Floats:
-    """The last rank ends its input gradients with ``pp`` weight gradients to go; others follow."""
-    after = np.where(
-        p > 1,
-        sums.fill_input_gradient_seconds
+def _zero_bubble(sums: StageSums, p: Floats, v: Floats, m: Floats, send: Floats) -> Floats:
+    """The longest of two paths, neither of which waits for the weight gradients of the drain.
+
+    1. The last rank ends its input gradients with ``pp`` weight gradients to go; the other
+       ranks' input gradients follow.
+    2. With one chunk: down and up, the widest rank's work, down and up, as for 1F1B.
+    """
+    drain = (
+        np.asarray(sums.fill_input_gradient_seconds)
         + (p - 1) * send
         + sums.first_weight_gradient_seconds
-        - p * np.asarray(sums.last_chunk_weight_gradient_seconds, float),
-        0.0,
+        - p * np.asarray(sums.last_chunk_weight_gradient_seconds)
     )
-    return _fill_and_work(sums, p, m, send) + np.maximum(0.0, after)
+    last = _fill_and_work(sums, p, m, send) + np.where(p > 1, np.maximum(0.0, drain), 0.0)
+    widest = np.asarray(sums.largest_unsplit_seconds)
+    unsplit = np.asarray(sums.total_seconds) - sums.total_weight_gradient_seconds
+    trips = (
+        2 * unsplit
+        + 2 * (p - 1) * send
+        + (m - 1 - p) * widest
+        + (m - p) * np.asarray(sums.largest_weight_gradient_seconds)
+        + sums.first_weight_gradient_seconds
+    )
+    return np.maximum(last, np.where((v == 1) & (m > p) & (p > 1), trips, 0.0))
 
 
 def _v_shaped(sums: StageSums, p: Floats, m: Floats, send: Floats) -> Floats:

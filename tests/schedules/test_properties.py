@@ -116,7 +116,9 @@ def test_closed_form_never_exceeds_the_timeline(job):
         name, pp=pp, vpp=vpp,
         forward_seconds=f, input_gradient_seconds=i, weight_gradient_seconds=w,
     )  # fmt: skip
-    least = least_seconds(SCHEDULE_CODES[name], sums, pp=pp, microbatches=m, send_seconds=send)
+    least = least_seconds(
+        SCHEDULE_CODES[name], sums, pp=pp, vpp=vpp, microbatches=m, send_seconds=send
+    )
     for overlap in (True, False):
         played = makespan_seconds(
             schedule_actions(name, pp=pp, vpp=vpp, microbatches=m),
@@ -141,7 +143,7 @@ def test_closed_form_is_exact_for_equal_stages(shape):
         "weight_gradient_seconds": w * stages,
     }
     sums = stage_sums(name, pp=pp, vpp=vpp, **durations)
-    least = least_seconds(SCHEDULE_CODES[name], sums, pp=pp, microbatches=m)
+    least = least_seconds(SCHEDULE_CODES[name], sums, pp=pp, vpp=vpp, microbatches=m)
     lists = schedule_actions(name, pp=pp, vpp=vpp, microbatches=m)
     assert least == pytest.approx(makespan_seconds(lists, **durations))
 
