@@ -32,8 +32,8 @@ class LinkConstants:
     bridges, sockets and cores that ranks share; 0 for a switch."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate_fraction <= 1.2:
-            raise ValueError(f"rate_fraction must lie in (0, 1.2], got {self.rate_fraction}")
+        if self.rate_fraction <= 0:
+            raise ValueError(f"rate_fraction must be positive, got {self.rate_fraction}")
         for name in ("hop_factor", "fill_factor", "saturation_factor", "crowding_exponent"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")

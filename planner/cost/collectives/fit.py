@@ -67,8 +67,11 @@ _LINK_RANGES = {
     "saturation_factor": _Range(0.1, 1e4, 1.5),
 }
 _CROWDING = _Range(0.01, 1.5, 0.7)
+_SOFT_RATE = _Range(0.01, 50.0, 1.0)
+"""Of links without a line rate to fall short of: memory and sockets between processes."""
 _BASE = _Range(1e-6, 5e-3, 0.7)
 _KIND_RATE = _Range(0.2, 1.3, 0.2)
+_SOFT_KIND_RATE = _Range(0.1, 5.0, 0.7)
 _STARTUP = _Range(0.3, 3.0, 0.3)
 _OTHERS = {
     "own_block_cost": _Range(0.05, 2.0, 0.5),
@@ -90,15 +93,22 @@ def _unknowns(
     found: dict[Place, _Range] = {}
     for link in sorted(_links_crossed(sets)):
         found |= {("links", link, name): r for name, r in _LINK_RANGES.items()}
+        if link == "gloo":
+            found["links", link, "rate_fraction"] = _SOFT_RATE
         if prior.link(link).crowding_exponent > 0:
             found["links", link, "crowding_exponent"] = _CROWDING
     rings = {"all_reduce", "all_gather", "reduce_scatter"}
     reductions = "all_reduce" in kinds
     switched = any(supports_switch_reduction(cluster) for _, cluster in sets)
+    on_cpus = all(cluster.device.kind == "cpu" for _, cluster in sets)
     bases = ["ring"] * bool(kinds & rings) + ["tree"] * reductions
     bases += ["nvls"] * (reductions and switched) + sorted(kinds - rings - {"broadcast"})
+    if on_cpus:
+        # Gloo's collectives are programs of their own, not variations of one ring.
+        bases = sorted(kinds)
     found |= {("base_seconds", name): _BASE for name in bases}
-    found |= {("kind_rate_fractions", k): _KIND_RATE for k in sorted(kinds - {"all_reduce"})}
+    kind_rate = _SOFT_KIND_RATE if on_cpus else _KIND_RATE
+    found |= {("kind_rate_fractions", k): kind_rate for k in sorted(kinds - {"all_reduce"})}
     rows = Counter()
     for samples, cluster in sets:
         rows[cluster.device.architecture] += len(samples)
