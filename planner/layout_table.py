@@ -214,5 +214,5 @@ def _split_of(layout: Layout) -> Split:
         pp=layout.pp,
         vpp=layout.vpp,
         layers=layout.stage_layers or WHOLE,
-        v_shaped=layout.schedule == "zbv",
+        v_shaped=layout.schedule in ("zbv", "dualpipe"),
     )

@@ -1,0 +1,146 @@
+"""Rules of the pipeline: stages, chunks, schedules, tied weights."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.framework import Framework
+from planner.layout import Layout
+from planner.layout_table import SCHEDULES, LayoutTable
+from planner.rules.core import Booleans, Question, Rule, divisors, two_nearest
+from planner.schedules import why_not
+
+
+def even_split(num_layers: int, num_stages: int) -> tuple[int, ...]:
+    """Equal stages; what is left over goes to the middle, since both ends hold more.
+
+    >>> even_split(30, 4), even_split(126, 8)
+    ((7, 8, 8, 7), (15, 16, 16, 16, 16, 16, 16, 15))
+    """
+    base, rest = divmod(num_layers, num_stages)
+    first = (num_stages - rest) // 2
+    return tuple(base + (first <= stage < first + rest) for stage in range(num_stages))
+
+
+def with_split(layout: Layout, question: Question) -> Layout:
+    """The layout with its split made explicit where it has none."""
+    if layout.num_stages == 1 or layout.stage_layers:
+        return layout
+    layers = even_split(question.model.num_layers, layout.num_stages)
+    return replace(layout, stage_layers=layers)
+
+
+def explain_split(layout: Layout, question: Question) -> str | None:
+    """What is wrong with an explicit split, or None."""
+    total, stages = question.model.num_layers, layout.num_stages
+    if not layout.stage_layers:
+        return None
+    split = "-".join(map(str, layout.stage_layers))
+    legal = "-".join(map(str, even_split(total, stages)))
+    instead = f"use split={legal}, or leave split out"
+    if len(layout.stage_layers) != stages:
+        return (
+            f"split={split} has {len(layout.stage_layers)} stages, but pp {layout.pp} x vpp "
+            f"{layout.vpp} makes {stages}; {instead}"
+        )
+    if sum(layout.stage_layers) != total:
+        return (
+            f"split={split} holds {sum(layout.stage_layers)} layers, but {question.model.name} "
+            f"has {total}; {instead}"
+        )
+    if min(layout.stage_layers) < 0:
+        return f"split={split}: a stage cannot hold fewer than 0 layers; {instead}"
+    return None
+
+
+def _layers(table: LayoutTable, question: Question) -> Booleans:
+    stages = table.pp * table.vpp
+    broken = stages > max(question.model.num_layers, 1)
+    if question.framework.stage_rule == "even":
+        explicit = np.array([_is_uneven(s.layers) for s in table.splits])
+        broken |= (question.model.num_layers % stages != 0) | explicit[table.split]
+    return broken
+
+
+def _is_uneven(layers: tuple[int, ...]) -> bool:
+    return len(set(layers)) > 1
+
+
+def _explain_layers(layout: Layout, question: Question) -> str:
+    total, name = question.model.num_layers, question.model.name
+    legal = [d // layout.vpp for d in divisors(total) if d % layout.vpp == 0]
+    said = f"pp={layout.pp}, vpp={layout.vpp}"
+    if layout.num_stages > total:
+        return (
+            f"{said}: {total} layers of {name} cannot fill {layout.num_stages} stages; "
+            f"use pp={two_nearest(legal, layout.pp) or '1'}"
+        )
+    split = "-".join(map(str, even_split(total, layout.num_stages)))
+    return (
+        f"{said}: {question.framework.name} needs equal stages, but {total} layers of {name} are "
+        f"not divisible by pp x vpp = {layout.num_stages}; use "
+        f"pp={two_nearest(legal, layout.pp) or '1'}, or a framework that takes split={split}"
+    )
+
+
+def _chunks(table: LayoutTable, question: Question) -> Booleans:
+    return (table.pp == 1) & (table.vpp > 1)
+
+
+def _explain_chunks(layout: Layout, question: Question) -> str:
+    return f"vpp={layout.vpp}: virtual stages need a pipeline, pp is 1; use vpp=1 or pp=2"
+
+
+def _schedule(table: LayoutTable, question: Question) -> Booleans:
+    """``why_not`` once for each distinct (schedule, pp, vpp, microbatches)."""
+    several = table.pp > 1
+    code = table.schedule.astype(np.int64)
+    for column in (table.pp, table.vpp, table.microbatches):
+        code = code * (int(column.max(initial=0)) + 1) + column
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    wrong = [_schedule_reason(table, int(i), question.framework) is not None for i in first]
+    return several & np.asarray(wrong, bool)[inverse]
+
+
+def _schedule_reason(table: LayoutTable, i: int, framework: Framework) -> str | None:
+    return why_not(
+        SCHEDULES[int(table.schedule[i])],  # type: ignore[arg-type]
+        pp=int(table.pp[i]),
+        vpp=int(table.vpp[i]),
+        microbatches=int(table.microbatches[i]),
+        backend=framework.backend,
+    )
+
+
+def _explain_schedule(layout: Layout, question: Question) -> str:
+    reason = why_not(
+        layout.schedule, pp=layout.pp, vpp=layout.vpp, microbatches=layout.microbatches,
+        backend=question.framework.backend,
+    )  # fmt: skip
+    assert reason is not None
+    return reason
+
+
+def _tied(table: LayoutTable, question: Question) -> Booleans:
+    refuses = question.model.tied and question.framework.ties_across_stages == "refuses"
+    first = np.array([int(s.rank_of_stage()[0]) for s in table.splits])
+    last = np.array([int(s.rank_of_stage()[-1]) for s in table.splits])
+    apart: NDArray[np.bool_] = (first != last)[table.split]
+    return apart & refuses
+
+
+def _explain_tied(layout: Layout, question: Question) -> str:
+    return (
+        f"pp={layout.pp}: {question.model.name} ties its embedding to its head, and "
+        f"{question.framework.name} cannot share weights between stages; use pp=1, or untie them "
+        f"({question.model.vocabulary * question.model.hidden} more parameters)"
+    )
+
+
+PIPELINE_RULES: tuple[Rule, ...] = (
+    Rule(name="virtual stages", broken=_chunks, reason=_explain_chunks),
+    Rule(name="layers", broken=_layers, reason=_explain_layers),
+    Rule(name="schedule", broken=_schedule, reason=_explain_schedule),
+    Rule(name="tied weights", broken=_tied, reason=_explain_tied),
+)

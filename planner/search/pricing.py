@@ -1,0 +1,123 @@
+"""From a table of layouts to those that can run, with bytes and seconds."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.calibration import Calibration
+from planner.cost.memory import memory
+from planner.cost.step import StepTable, step
+from planner.layout_table import LayoutTable
+from planner.rules import Question, broken_rules
+from planner.search.result import Candidate
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pricing:
+    """Everything that prices a table."""
+
+    question: Question
+    calibration: Calibration
+    max_memory_bytes: int = 0
+    """0 for all that the device has."""
+
+    @property
+    def limit_bytes(self) -> int:
+        """Bytes of one device that a layout may take."""
+        return self.max_memory_bytes or self.question.cluster.device.memory_bytes
+
+    @property
+    def usd_per_second(self) -> float:
+        """Of all devices together; 0 where no price is known."""
+        return self.question.cluster.usd_per_device_hour * self.question.num_devices / 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """Layouts that fit, with their prices; arrays run over layouts."""
+
+    table: LayoutTable
+    step_seconds: Floats
+    parts: dict[str, Floats]
+    low_seconds: Floats
+    high_seconds: Floats
+    peak_bytes: Floats
+    device_bytes: Floats
+
+    def __len__(self) -> int:
+        return len(self.step_seconds)
+
+    def take(self, chosen: NDArray[np.generic]) -> "Priced":
+        """The layouts that a mask or indices pick."""
+        return Priced(
+            table=self.table.take(chosen),  # type: ignore[arg-type]
+            step_seconds=self.step_seconds[chosen],
+            parts={name: seconds[chosen] for name, seconds in self.parts.items()},
+            low_seconds=self.low_seconds[chosen],
+            high_seconds=self.high_seconds[chosen],
+            peak_bytes=self.peak_bytes[chosen],
+            device_bytes=self.device_bytes[chosen],
+        )
+
+    def candidate(self, index: int, pricing: Pricing) -> Candidate:
+        """One row as a value."""
+        seconds = float(self.step_seconds[index])
+        return Candidate(
+            layout=self.table.layout(index),
+            step_seconds=seconds,
+            low_seconds=float(self.low_seconds[index]),
+            high_seconds=float(self.high_seconds[index]),
+            parts={name: float(part[index]) for name, part in self.parts.items()},
+            peak_bytes=round(float(self.peak_bytes[index])),
+            device_bytes=round(float(self.device_bytes[index])),
+            limit_bytes=pricing.limit_bytes,
+            usd_per_step=seconds * pricing.usd_per_second,
+        )
+
+
+def legal(table: LayoutTable, question: Question, counts: Counter[str]) -> LayoutTable:
+    """The layouts that break no rule; the others are counted by the first they break."""
+    broken, found = broken_rules(table, question)
+    counts.update(found)
+    return table.take(~broken)
+
+
+def fitting(
+    table: LayoutTable, pricing: Pricing, counts: Counter[str]
+) -> tuple[LayoutTable, Floats, Floats]:
+    """The layouts that fit into memory, their live and their device bytes."""
+    question = pricing.question
+    found = memory(question.model, question.job, question.framework, table)
+    fits = found.device <= pricing.limit_bytes
+    if (refused := int((~fits).sum())) > 0:
+        counts["memory"] += refused
+    return table.take(fits), found.allocated[fits], found.device[fits]
+
+
+def timed(table: LayoutTable, pricing: Pricing, peak: Floats, device: Floats) -> Priced:
+    """The step of every layout, by the closed form."""
+    found = steps(table, pricing)
+    return Priced(
+        table=table, step_seconds=found.step_seconds, parts=found.parts,
+        low_seconds=found.low_seconds, high_seconds=found.high_seconds,
+        peak_bytes=peak, device_bytes=device,
+    )  # fmt: skip
+
+
+def steps(table: LayoutTable, pricing: Pricing) -> StepTable:
+    """``planner.cost.step.step`` for this question."""
+    q = pricing.question
+    return step(q.model, q.job, q.cluster, q.framework, table, pricing.calibration)
+
+
+def price_all(table: LayoutTable, pricing: Pricing, counts: Counter[str]) -> Priced | None:
+    """Rules, memory and time of a table in one go; None if nothing is left."""
+    table = legal(table, pricing.question, counts)
+    if not len(table):
+        return None
+    table, peak, device = fitting(table, pricing, counts)
+    return timed(table, pricing, peak, device) if len(table) else None

@@ -1,0 +1,110 @@
+"""One search from question to answer."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from planner.calibration import Calibration
+from planner.cluster import Cluster
+from planner.framework import Framework
+from planner.job import Job
+from planner.model import Model
+from planner.rules import Question
+from planner.search.constraints import read_constraints
+from planner.search.pricing import Priced, Pricing, price_all
+from planner.search.rank import best_of_each, degree_codes, leaders, merge, ordered, pareto_front
+from planner.search.result import Candidate, Loss, SearchResult
+from planner.search.space import Space, build_space
+
+
+def search(
+    model: Model,
+    job: Job,
+    cluster: Cluster,
+    framework: Framework,
+    calibration: Calibration,
+    *,
+    num_devices: int = 0,
+    fixed: Mapping[str, object] | str = "",
+    only: Iterable[str] = (),
+    forbid: Iterable[str] = (),
+    max_memory_bytes: int = 0,
+    top: int = 6,
+    full: bool = False,
+) -> SearchResult:
+    """Find the best layouts of a job on so many devices.
+
+    Args:
+        model: What is trained.
+        job: Global batch, sequence length, numbers.
+        cluster: Where.
+        framework: What can be run, and its habits.
+        calibration: Fitted constants of the time model.
+        num_devices: Devices to use; 0 for all that the cluster states, or one node.
+        fixed: ``"tp=8,sp"`` or keyword arguments of ``Layout``.
+        only: ``["zero=1,3"]``.
+        forbid: ``["pp", "schedule=gpipe"]``.
+        max_memory_bytes: Of one device; 0 for all it has.
+        top: Ranked layouts to return.
+        full: Also what rarely helps: offload, shard groups wider than a node.
+
+    Raises:
+        ValueError: For constraints that name unknown fields, or that contradict themselves.
+    """
+    began = time.perf_counter()
+    devices = num_devices or cluster.num_devices or cluster.devices_per_node
+    question = Question(
+        model=model, job=job, cluster=cluster, framework=framework, num_devices=devices
+    )
+    pricing = Pricing(
+        question=question, calibration=calibration, max_memory_bytes=max_memory_bytes
+    )
+    space = build_space(question, read_constraints(fixed=fixed, only=only, forbid=forbid),
+                        full=full)  # fmt: skip
+    counts: Counter[str] = Counter()
+    kept, fitting = scan(space, pricing, counts)
+    ranked = rank(kept, pricing, top) if kept is not None else []
+    return SearchResult(
+        num_devices=devices,
+        best=ranked[0] if ranked else None,
+        ranked=tuple(ranked),
+        losses=tuple(loss_of(candidate, ranked[0]) for candidate in ranked),
+        pareto=front(kept, pricing) if kept is not None else (),
+        considered=len(space),
+        fitting=fitting,
+        rejected=dict(counts),
+        search_seconds=time.perf_counter() - began,
+    )
+
+
+def scan(space: Space, pricing: Pricing, counts: Counter[str]) -> tuple[Priced | None, int]:
+    """Price the space chunk by chunk and keep the leaders of each."""
+    kept, fitting = [], 0
+    for table in space.chunks():
+        priced = price_all(table, pricing, counts)
+        if priced is not None:
+            fitting += len(priced)
+            kept.append(leaders(priced))
+    return (merge(kept) if kept else None), fitting
+
+
+def rank(kept: Priced, pricing: Pricing, top: int) -> list[Candidate]:
+    """The best layout of each of the best combinations of degrees, best first."""
+    best_first = kept.take(ordered(kept))
+    firsts = best_of_each(degree_codes(best_first.table), np.arange(len(kept)))
+    return [best_first.candidate(i, pricing) for i in sorted(firsts.tolist())[:top]]
+
+
+def front(kept: Priced, pricing: Pricing) -> tuple[Candidate, ...]:
+    """Layouts that none beats in time and memory at once, fastest first."""
+    costs = np.stack([kept.step_seconds, kept.device_bytes], axis=1)
+    return tuple(kept.candidate(int(i), pricing) for i in pareto_front(costs))
+
+
+def loss_of(rival: Candidate, best: Candidate) -> Loss:
+    """The terms in which a rival loses, and the one that costs it most."""
+    terms = {name: rival.parts[name] - best.parts.get(name, 0.0) for name in rival.parts}
+    term = max(terms, key=lambda name: terms[name])
+    return Loss(term=term, seconds=terms[term], terms=terms)
