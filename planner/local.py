@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from planner.calibration import data_folder
 from planner.catalogue import load_device
 from planner.cluster import Cluster, Device, Tier
 from planner.units import GB, MIB, MICROSECOND
@@ -25,14 +26,6 @@ CORE_FLOPS_PER_SECOND = 4.8e10
 HOST_MEMORY_BYTES_PER_SECOND = 20 * GB
 LOOPBACK_BYTES_PER_SECOND = 1 * GB
 LOOPBACK_LATENCY_SECONDS = 100 * MICROSECOND
-
-
-def data_folder() -> Path:
-    """Where measured files of this user live: ``PLANNER_HOME``, or the XDG data folder."""
-    if home := os.environ.get("PLANNER_HOME"):
-        return Path(home).expanduser()
-    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(base).expanduser() / "parallel-planner"
 
 
 def local_cluster(num_ranks: int = 0) -> Cluster:

@@ -1,7 +1,6 @@
 """The question, with every default filled in and said: model, machine, job, habits."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from planner.catalogue import load_cluster, load_framework
 from planner.cluster import Cluster
@@ -44,11 +43,6 @@ def resolve_model(name_or_path: str) -> Model:
     Raises:
         ValueError: If it is neither.
     """
-    path = Path(name_or_path)
-    if name_or_path.endswith(".json") or path.is_dir():
-        from planner.model.huggingface import read_config
-
-        return read_config(path)
     from planner.catalogue import load_model
 
     return load_model(name_or_path)

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from planner import local
-from planner.local import data_folder, local_cluster
+from planner.calibration import data_folder
+from planner.local import local_cluster
 
 
 @pytest.fixture(autouse=True)

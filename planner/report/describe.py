@@ -7,6 +7,10 @@ from planner.model import Model
 from planner.ops import Implementation, count_parameters
 
 
+VOCABULARY_MULTIPLE = 128
+"""Rows that frameworks pad a vocabulary to, times ``tp``: the count is for one rank."""
+
+
 def model_document(model: Model) -> dict[str, Any]:
     """A model as it was read, with its counts."""
     parts = []
@@ -27,6 +31,8 @@ def model_document(model: Model) -> dict[str, Any]:
         "family": model.family,
         "total_parameters": model.total_parameters,
         "active_parameters": model.active_parameters,
+        "stored_parameters": model.stored_parameters,
+        "padding_parameters": model.padding_parameters(multiple=VOCABULARY_MULTIPLE),
         "layers": model.num_layers,
         "hidden": model.hidden,
         "vocabulary": model.vocabulary,

@@ -107,7 +107,8 @@ def test_known_families_with_code_of_their_own_are_read_without_it():
 def test_what_is_left_out_is_said():
     config = {
         **LLAMA, "model_type": "deepseek_v3", "num_nextn_predict_layers": 1,
-        "quantization_config": {"quant_method": "fp8"}, "n_routed_experts": 1, "kv_lora_rank": None,
+        "quantization_config": {"quant_method": "fp8"}, "n_routed_experts": 1,
+        "kv_lora_rank": None,
     }  # fmt: skip
     said = " ".join(model_from_config(config).assumptions)
     assert "1 multi-token prediction layer(s) are left out" in said
