@@ -10,8 +10,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 
+import numpy as np
 from matplotlib.figure import Figure
 
+from planner.appraisal import Appraisal
 from planner.compare import Comparison
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
@@ -61,4 +63,38 @@ def comparison_figure(comparison: Comparison) -> Figure:
         axis.set_ylabel(label)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False)
+    return figure
+
+
+def memory_figure(appraisal: Appraisal) -> Figure:
+    """Stacked bars of memory by category, one per pipeline rank, against what is usable."""
+    stages = appraisal.stages
+    extra = ("fragmentation", "communicators", "context")
+    names = [n for n in stages[0].categories if any(s.categories[n] for s in stages)]
+    figure = Figure(figsize=(max(5.0, 0.6 * len(stages) + 4), 4.5), layout="constrained")
+    axis = figure.subplots()
+    base = np.zeros(len(stages))
+    for index, name in enumerate([*names, *extra]):
+        heights = (
+            np.array([s.categories[name] if name in names else getattr(s, name) for s in stages])
+            / 2.0**30
+        )
+        colour = PALETTE[index % len(PALETTE)]
+        hatch = "" if index < len(PALETTE) else "//"
+        axis.bar(
+            [s.rank for s in stages], heights, bottom=base, label=name, color=colour,
+            hatch=hatch, edgecolor="white", linewidth=0.4,
+        )  # fmt: skip
+        base += heights
+    total = appraisal.setting.cluster.device.memory_bytes / 2.0**30
+    axis.axhline(total, color="black", linestyle="--", linewidth=1)
+    axis.annotate(
+        "device", (1.0, total), xycoords=("axes fraction", "data"), va="bottom", ha="right"
+    )
+    axis.set_xlabel("pipeline rank")
+    axis.set_ylabel("GiB per rank")
+    axis.set_xticks([s.rank for s in stages][:: max(1, len(stages) // 16)])
+    axis.spines[["top", "right"]].set_visible(False)
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False)
     return figure

@@ -65,7 +65,7 @@ _WRITERS = {
 }
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_table(comparison: Comparison) -> Group:
     """``planner compare``."""
     table = grid("predicted and measured", "", "predicted", "measured", "error", right=1)
     for line in comparison.lines:
@@ -75,10 +75,9 @@ def comparison_table(comparison: Comparison) -> Table:
         table.add_row(line.name + mark, write(line.predicted), write(line.measured), error)
     worst = comparison.worst
     verdict = "within" if comparison.within else "beyond"
-    table.caption = (
+    said = (
         f"* judged: the worst is {worst.name} at {worst.error:+.1%}, {verdict} the tolerance of "
         f"{comparison.tolerance:.0%}; 80 % interval of the step "
         f"{format_seconds(comparison.low_seconds)} to {format_seconds(comparison.high_seconds)}"
     )
-    table.caption_justify = "left"
-    return table
+    return Group(table, Text(said))
