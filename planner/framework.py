@@ -20,6 +20,12 @@ class Framework:
     # Model states
     gradient_bytes: int = 4
     """Of the buffer that accumulates gradients, under mixed precision."""
+    fp16_gradient_bytes: int = -1
+    """The same under fp16; -1 for as many as above."""
+    step_gradient_bytes: int = 0
+    """Of the float32 gradients that the optimizer makes under fp16 and drops after its step."""
+    partition_gradient_bytes: int = 0
+    """Of a copy of the gradients of a rank's own ZeRO share (DeepSpeed)."""
     master_bytes: int = 4
     """Of the float32 copy of the parameters, under mixed precision; 0 if there is none."""
     fsdp_master_is_parameter: bool = False
@@ -56,12 +62,17 @@ class Framework:
     """Of one gradient bucket that is reduced while backward goes on."""
     gathered_layers: int = 2
     """ZeRO-3: layers whose whole parameters are held at once (current and prefetched)."""
-    context_bytes: int = 600 * 2**20
-    """Device context, libraries and cuBLAS workspace."""
-    communicator_bytes: int = 80 * 2**20
-    """Of each NCCL communicator's channels."""
-    fragmentation: float = 0.06
-    """Reserved over allocated, less one."""
+    context_bytes: int = 590_558_003
+    """Device context and libraries: 0.55 GiB (stas00/ml-engineering, training/performance)."""
+    pair_communicator_bytes: int = 544_000_000
+    """Of one NCCL communicator of two ranks (NVIDIA/nccl issue 964)."""
+    communicator_bytes: int = 688_000_000
+    """The same of three ranks and more."""
+    extra_communicators: int = 0
+    """Beside one per axis: whole-model, embedding and world groups of Megatron."""
+    fragmentation: float = 0.07
+    """Reserved over allocated, less one: 0.064 (SimuMax), 0.07 (ROCm/Megatron-LM issue 162),
+    0.08 (Mist)."""
 
     workspace_bytes: int = 0
     """Of the framework's own kernel library (Transformer Engine), inside ``allocated``."""

@@ -135,6 +135,14 @@ def build_framework(row: Row) -> Framework:
     return replace(framework, **changes) if changes else framework
 
 
+def memory_kind(row: Row) -> str:
+    """In which sense memory was measured: what the notes say, else the column."""
+    for entry in words()["memory_kinds"]:
+        if re.search(entry["pattern"], row.text("notes")):
+            return entry["kind"]
+    return row.text("memory_kind")
+
+
 def memory_rank(row: Row) -> str:
     """Whose memory the source measured: of the first, the last or the heaviest stage."""
     for entry in words()["memory_ranks"]:

@@ -19,6 +19,7 @@ from planner.runs.machines import (
     build_cluster,
     build_framework,
     habits,
+    memory_kind,
     memory_rank,
     precision_of,
 )
@@ -132,7 +133,7 @@ def _run(row: Row, name: str, group: str) -> Run:
         id=name, group=group, outcome=outcome, model=model, job=job, cluster=cluster,
         framework=framework, layout=layout, num_devices=num_devices,
         step_seconds=_step_seconds(row, job, num_devices),
-        peak_bytes=None if peak is None else peak * GIB, memory_kind=row.text("memory_kind"),
+        peak_bytes=None if peak is None else peak * GIB, memory_kind=memory_kind(row),
         memory_rank=memory_rank(row),
         assumptions=(*assumed, *network),
     )  # fmt: skip

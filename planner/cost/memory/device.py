@@ -44,25 +44,32 @@ class Overheads:
     """Device context, libraries and their workspaces."""
 
 
-def communicators(table: LayoutTable) -> Array:
-    """NCCL communicators that one rank belongs to: one per axis with more than one member.
+def communicator_bytes(framework: Framework, table: LayoutTable) -> Array:
+    """NCCL buffers of one rank: one communicator per axis with more than one member.
 
-    The pipeline has one to either neighbour, and the data axis one more where ``cp`` joins it.
+    The pipeline has one to either neighbour, of two ranks each; a framework may have further
+    ones that span the world.
     """
-    groups = [table.tp, table.cp, table.ep, table.dp, table.pp]
-    return sum((np.asarray(group) > 1).astype(float) for group in groups)
+    total: Array = 0.0
+    for axis in (table.tp, table.cp, table.ep, table.dp):
+        degree = np.asarray(axis)
+        several = np.where(degree > 2, framework.communicator_bytes, 0.0)
+        total = total + np.where(degree == 2, framework.pair_communicator_bytes, several)
+    total = total + np.where(np.asarray(table.pp) > 1, 2.0 * framework.pair_communicator_bytes, 0)
+    world = np.asarray(table.dp) * table.tp * table.pp * table.cp
+    extra = framework.extra_communicators * framework.communicator_bytes
+    return total + np.where(world > 2, extra, 0.0)
 
 
 def overheads(framework: Framework, table: LayoutTable, allocated: Array) -> Overheads:
     """What comes on top of ``allocated``."""
     return Overheads(
         fragmentation=framework.fragmentation * np.asarray(allocated),
-        communicators=framework.communicator_bytes * communicators(table),
+        communicators=communicator_bytes(framework, table),
         context=float(framework.context_bytes),
     )
 
 
 def usable_bytes(device_bytes: float, framework: Framework, table: LayoutTable) -> Array:
     """Capacity left for the allocator: the device's less context and communicators."""
-    other = framework.context_bytes + framework.communicator_bytes * communicators(table)
-    return device_bytes - other
+    return device_bytes - framework.context_bytes - communicator_bytes(framework, table)

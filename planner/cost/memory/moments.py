@@ -175,7 +175,12 @@ def rank_moments(question: Question, holding: Holding, parts: Gathered) -> dict[
         **_layer_workspace(table, holding, parts),
         "gradient buckets": _buckets(framework, table, parts, weights),
     }  # fmt: skip
-    return {"loss": loss, "backward": backward, "accumulate": ends, "step": dict(states)}
+    step = dict(states)
+    if question.job.precision == "fp16":
+        step["gradients"] = step["gradients"] + framework.step_gradient_bytes * (
+            states["master weights"] / max(weights.master, 1)
+        )
+    return {"loss": loss, "backward": backward, "accumulate": ends, "step": step}
 
 
 def _loss_bytes(

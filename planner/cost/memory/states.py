@@ -17,6 +17,8 @@ class BytesPerParameter:
     gradient: float
     master: float
     optimizer: float
+    partition: float = 0.0
+    """Copy of the gradients of a rank's own ZeRO share."""
 
 
 def bytes_per_parameter(job: Job, framework: Framework) -> BytesPerParameter:
@@ -27,7 +29,7 @@ def bytes_per_parameter(job: Job, framework: Framework) -> BytesPerParameter:
 
     >>> from planner.framework import Framework
     >>> bytes_per_parameter(Job(global_batch=1, sequence_length=1), Framework(name="x"))
-    BytesPerParameter(parameter=2, gradient=4, master=4, optimizer=8)
+    BytesPerParameter(parameter=2, gradient=4, master=4, optimizer=8, partition=0)
     """
     numbers = job.numbers
     if not numbers.keeps_master:
@@ -38,11 +40,13 @@ def bytes_per_parameter(job: Job, framework: Framework) -> BytesPerParameter:
             master=0,
             optimizer=OPTIMIZER_STATE_BYTES[job.optimizer],
         )
+    own = job.precision == "fp16" and framework.fp16_gradient_bytes >= 0
     return BytesPerParameter(
         parameter=numbers.parameter_bytes,
-        gradient=framework.gradient_bytes,
+        gradient=framework.fp16_gradient_bytes if own else framework.gradient_bytes,
         master=framework.master_bytes,
         optimizer=OPTIMIZER_STATE_BYTES[job.optimizer],
+        partition=framework.partition_gradient_bytes,
     )
 
 
@@ -79,9 +83,10 @@ def state_bytes(
     }
     sharded_gradients = shared[2] if framework.zero2_shards_gradients else shared[3]
     kept = np.where(offload, 0.0, 1.0)
+    own_share = np.where((stage == 1) | (stage == 2), weights.partition * shared[1], 0.0)
     return {
         "parameters": weights.parameter * shared[3],
-        "gradients": weights.gradient * sharded_gradients,
+        "gradients": weights.gradient * sharded_gradients + own_share,
         "master weights": weights.master * shared[1] * kept,
         "optimizer states": weights.optimizer * shared[1] * kept,
     }
