@@ -11,7 +11,7 @@ References: Narayanan et al., SC 2021, section 2.2 (bubble of 1F1B and interleav
 al., "Zero bubble pipeline parallelism", ICLR 2024, table 1; the path arguments are ours.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,7 @@ from planner.schedules import SCHEDULE_CODES, stage_ranks
 
 Floats = NDArray[np.float64]
 GPIPE, ONE_F_ONE_B, INTERLEAVED, ZB_H1, ZBV, DUALPIPE = range(6)
+_BLOCK = 16384  # layouts whose columns stay in the cache together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,9 @@ class StageSums:
     """Forward and input gradient of the rank where they last longest (all its chunks)."""
     largest_weight_gradient_seconds: Floats
     """Of the same rank; the least of them where several tie."""
+
+
+_SUM_NAMES = tuple(field.name for field in fields(StageSums))
 
 
 def stage_sums(
@@ -120,19 +124,30 @@ def least_seconds(
     >>> float(least_seconds(1, sums, pp=4, vpp=1, microbatches=8))
     33.0
     """
-    code, p, v, m, send = np.broadcast_arrays(schedule, pp, vpp, microbatches, send_seconds)
-    send = np.where(p > 1, send, 0.0)
-    busy = np.asarray(m * np.asarray(sums.largest_seconds, float))
-    bounds = (
-        _gpipe(sums, p, m, send),
-        _one_f_one_b(sums, p, m, send),
-        _interleaved(sums, p, m, send),
-        _zero_bubble(sums, p, v, m, send),
-        _v_shaped(sums, p, m, send),
-        _v_shaped(sums, p, m, send),
-    )
-    single = np.select([code == number for number in range(6)], bounds)
-    return np.maximum(busy, single)
+    columns = [getattr(sums, field.name) for field in fields(sums)]
+    code, *parts = np.broadcast_arrays(schedule, pp, vpp, microbatches, send_seconds, *columns)
+    least = np.empty(code.size)
+    flat = [part.reshape(-1) for part in (code, *parts)]
+    for first in range(0, code.size, _BLOCK):
+        block = [part[first : first + _BLOCK] for part in flat]
+        least[first : first + _BLOCK] = _least_of_block(block[0], block[1:])
+    return least.reshape(code.shape)
+
+
+def _least_of_block(code: NDArray[np.int64], parts: list[Floats]) -> Floats:
+    forms = (_gpipe, _one_f_one_b, _interleaved, _zero_bubble, _v_shaped, _v_shaped)
+    least = np.empty(code.size)
+    for number, form in enumerate(forms):
+        here = np.flatnonzero(code == number)
+        if not len(here):
+            continue
+        own = parts if len(here) == code.size else [part[here] for part in parts]
+        p, v, m, send, *columns = own
+        sums = StageSums(**dict(zip(_SUM_NAMES, columns, strict=True)))
+        least[here] = np.maximum(
+            m * sums.largest_seconds, form(sums, p, v, m, np.where(p > 1, send, 0.0))
+        )
+    return least
 
 
 def _last_seconds(sums: StageSums) -> Floats:
@@ -143,13 +158,13 @@ def _last_seconds(sums: StageSums) -> Floats:
     )
 
 
-def _gpipe(sums: StageSums, p: Floats, m: Floats, send: Floats) -> Floats:
+def _gpipe(sums: StageSums, p: Floats, _v: Floats, m: Floats, send: Floats) -> Floats:
     """Two flow shops of equal jobs: sum + (m - 1) slowest, forward and then backward."""
     slowest = np.maximum(sums.largest_seconds, _last_seconds(sums))
     return sums.total_seconds + (m - 1) * slowest + 2 * (p - 1) * send
 
 
-def _one_f_one_b(sums: StageSums, p: Floats, m: Floats, send: Floats) -> Floats:
+def _one_f_one_b(sums: StageSums, p: Floats, _v: Floats, m: Floats, send: Floats) -> Floats:
     """The longest of three paths through the actions.
 
     1. Down to the last rank, all its work, and back up: total + (m - 1) last.
@@ -172,7 +187,7 @@ def _one_f_one_b(sums: StageSums, p: Floats, m: Floats, send: Floats) -> Floats:
     )
 
 
-def _interleaved(sums: StageSums, p: Floats, m: Floats, send: Floats) -> Floats:
+def _interleaved(sums: StageSums, p: Floats, _v: Floats, m: Floats, send: Floats) -> Floats:
     """Fill the first chunks before the last rank, all its work, and the same way back."""
     fill = (
         np.asarray(sums.fill_forward_seconds, float)
@@ -208,7 +223,7 @@ def _zero_bubble(sums: StageSums, p: Floats, v: Floats, m: Floats, send: Floats)
     return np.maximum(last, np.where((v == 1) & (m > p) & (p > 1), trips, 0.0))
 
 
-def _v_shaped(sums: StageSums, p: Floats, m: Floats, send: Floats) -> Floats:
+def _v_shaped(sums: StageSums, p: Floats, _v: Floats, m: Floats, send: Floats) -> Floats:
     """Only the fill is sure: weight gradients may cover the whole way back."""
     return _fill_and_work(sums, p, m, send)
 
