@@ -173,6 +173,16 @@ def test_reads_a_file_and_its_folder(tmp_path):
         assert load_model(str(given)) == model
 
 
+def test_resnet_config():
+    """microsoft/resnet-50: as torchvision's, 25,557,032."""
+    config = {
+        "model_type": "resnet", "embedding_size": 64, "hidden_sizes": [256, 512, 1024, 2048],
+        "depths": [3, 4, 6, 3], "layer_type": "bottleneck", "downsample_in_first_stage": False,
+        "id2label": {str(label): "x" for label in range(1000)},
+    }  # fmt: skip
+    assert model_from_config(config).total_parameters == 25_557_032
+
+
 def test_long_contexts_are_cut_and_said():
     config = {**LLAMA, "max_position_embeddings": 131072}
     model = model_from_config(config)

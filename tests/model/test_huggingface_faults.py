@@ -45,7 +45,9 @@ def without(*keys):
           "mlp_only_layers": "all"}, "mlp_only_layers must be a list"),
         ({}, "model_type '' is not known and hidden_size is missing"),
         ({"model_type": "bart", "d_model": 64, "vocab_size": 9}, "attention_heads is missing"),
-        ({"model_type": "resnet", "depths": [3, 4, 6, 3]}, "'resnet' is not known"),
+        ({"model_type": "resnet", "depths": [3, 4, 6]}, "depths must be four whole numbers"),
+        ({"model_type": "resnet", "depths": [2, 2, 2, 2], "layer_type": "basic"}, "layer_type"),
+        ({"model_type": "convnext", "depths": [3, 3, 9, 3]}, "'convnext' is not known"),
         ({"model_type": "lama"}, "'lama' is not known and hidden_size is missing; nearest"),
         ({**LLAMA, "model_type": "custom", "auto_map": {"AutoModel": "evil.Model"}}, "auto_map"),
         ({**LLAMA, "model_type": "../../etc/passwd", "is_encoder_decoder": True}, "not known"),
@@ -134,8 +136,10 @@ def test_class_name_stands_in_for_a_missing_type():
     [
         ('name = "x"\n', r"needs a table \[config\]"),
         ('name = "x"\nsize = 3\n', "unknown key 'size'"),
-        ('name = "x"\n[resnet]\ndepths = [3, 4]\n', "depths must be four"),
-        ('name = "x"\n[resnet]\ndepths = [1,1,1,1]\nimage_size = 225\n', "multiple of 32"),
+        ('name = "x"\n[resnet]\ndepths = [3, 4]\nimage_size = 64\nnum_classes = 2\n',
+         "depths must be four"),
+        ('name = "x"\n[resnet]\ndepths = [1,1,1,1]\nimage_size = 225\n'
+         "num_classes = 2\n", "multiple of 32"),
         ('name = "x"\nsequence_length = "long"\n[resnet]\ndepths = [1,1,1,1]\nimage_size = 64\n'
          "num_classes = 3\n", "sequence_length must be a whole number"),
     ],

@@ -14,6 +14,7 @@ from planner.model.huggingface.config import HEADS, HIDDEN, LAYERS, VOCABULARY, 
 from planner.model.huggingface.decoder import decoder_model
 from planner.model.huggingface.encoder import encoder_model
 from planner.model.huggingface.encoder_decoder import encoder_decoder_model
+from planner.model.huggingface.resnet import resnet_from_config
 from planner.model.huggingface.towers import tower_parameters
 from planner.model.huggingface.vision import vision_model
 
@@ -55,9 +56,11 @@ def model_from_config(
     section = next((key for key in TEXT_SECTIONS if outer.section(key) is not None), "")
     if section or outer.text("model_type") in _TEXT_TYPES:
         return _wrapped(outer, section, name=name)
+    if outer.text("model_type") == "resnet":
+        model = resnet_from_config(outer, name=name or "resnet")
+        return replace(model, assumptions=tuple(outer.assumed), source=where)
     traits = _traits(outer)
-    config = replace(outer, defaults=traits.defaults)
-    return _finished(config, traits, name=name)
+    return _finished(replace(outer, defaults=traits.defaults), traits, name=name)
 
 
 def _wrapped(outer: Config, section: str, *, name: str) -> Model:

@@ -27,7 +27,7 @@ def vision_model(config: Config, traits: Architecture, *, name: str) -> Model:
     tokens = (image // patch) ** 2 + special
     channels = config.count(("num_channels",), 3)
     patches = channels * patch**2 * hidden + hidden
-    classes = _num_classes(config)
+    classes = num_classes(config)
     layer = TransformerLayer(
         hidden=hidden,
         attention=replace(read_attention(config, traits, hidden=hidden), causal=False),
@@ -53,7 +53,7 @@ def vision_model(config: Config, traits: Architecture, *, name: str) -> Model:
     )
 
 
-def _num_classes(config: Config) -> int:
+def num_classes(config: Config) -> int:
     """Labels of the classifier; 0 for the bare model."""
     stated = config.count(("num_labels",), 0)
     labels = config.values.get("id2label")
