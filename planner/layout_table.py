@@ -11,6 +11,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.distinct import distinct_rows
 from planner.job import Job
 from planner.layout import Axis, Layout, Recompute, ScheduleName
 from planner.model import Model
@@ -144,12 +145,8 @@ class LayoutTable:
         A block's op list depends on nothing else, so that it is priced once per shard.
         """
         names = ("tp", "sequence_parallel", "cp", "ulysses", "ep", "etp", "microbatch")
-        keys = np.stack([np.asarray(getattr(self, name), np.int64) for name in names], axis=1)
-        code = np.zeros(len(self), np.int64)
-        for column in keys.T:
-            code = code * (int(column.max(initial=0)) + 1) + column
-        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        distinct = dict(zip(names, keys[first].T, strict=True))
+        first, inverse = distinct_rows(getattr(self, name) for name in names)
+        distinct = {name: getattr(self, name)[first] for name in names}
         shard = Shard(
             sequence_length=job.sequence_length,
             microbatch=distinct["microbatch"],
@@ -160,7 +157,7 @@ class LayoutTable:
             ep=distinct["ep"],
             etp=distinct["etp"],
         )
-        return shard, inverse.astype(np.int64)
+        return shard, inverse
 
     def stride(self, axis: Axis) -> Integers:
         """Distance in ranks between neighbours of one axis, per layout."""

@@ -42,7 +42,7 @@ def gradient_element_bytes(prices: Prices, job: Job) -> int:
 
 def replicas(
     model: Model, job: Job, table: LayoutTable, prices: Prices, *,
-    dense: Floats, expert: Floats, layers: Floats,
+    pair: NDArray[np.int64], dense: Floats, expert: Floats, layers: Floats,
 ) -> Replicas:  # fmt: skip
     """Price the exchange between replicas.
 
@@ -51,18 +51,21 @@ def replicas(
         job: For element widths.
         table: The layouts.
         prices: Links and habits.
+        pair: Which entry of the following arrays belongs to each layout.
         dense: Parameters of the heaviest rank that all its replicas hold.
         expert: Parameters of its experts, which only ``1 / ep`` of the replicas hold.
         layers: Blocks on the rank.
     """
+    _, weights = distinct_rows({"dense": dense, "expert": expert, "layers": layers})
     columns: dict[str, Any] = {
-        "dense": dense, "expert": expert, "layers": layers, "dp": table.dp, "cp": table.cp,
-        "tp": table.tp, "ep": table.ep, "etp": table.etp, "pp": table.pp,
+        "weights": weights[pair], "dp": table.dp, "cp": table.cp, "tp": table.tp,
+        "ep": table.ep, "etp": table.etp, "pp": table.pp,
         "zero": table.zero_stage, "group": table.shard_group, "order": table.order,
     }  # fmt: skip
     first, inverse = distinct_rows(columns)
     few = table.take(first)
-    given = {name: np.asarray(value)[first] for name, value in columns.items()}
+    few_pairs = pair[first]
+    given = {"dense": dense[few_pairs], "expert": expert[few_pairs], "layers": layers[few_pairs]}
     result = _price(model, job, few, prices, given)
     return Replicas(**{name: value[inverse] for name, value in result.items()})
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.blocks import FIELDS, INDEX, Prices, block_seconds
+from planner.distinct import distinct_rows as distinct
 from planner.job import Job
 from planner.layout_table import RECOMPUTES, LayoutTable, Split
 from planner.model import Embedding, Head, Model
@@ -61,14 +62,7 @@ class StageCosts:
 
 def distinct_rows(columns: dict[str, Integers]) -> tuple[Integers, Integers]:
     """First index of each distinct row, and for each row its distinct one."""
-    code = np.zeros(len(next(iter(columns.values()))), np.int64)
-    for column in columns.values():
-        values, place = np.unique(column, return_inverse=True)
-        code = code * len(values) + place
-        # Keep the code dense, so that many columns cannot overflow it.
-        code = np.unique(code, return_inverse=True)[1].astype(np.int64)
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return first, inverse.astype(np.int64)
+    return distinct(columns.values())
 
 
 def stage_costs(model: Model, job: Job, table: LayoutTable, prices: Prices) -> StageCosts:
@@ -177,10 +171,11 @@ def _stages_of(
     host_backward = (field["backward_launches"] + again["launches"]) * (
         prices.step.host_operation_seconds
     )
-    layer_host = prices.framework.host_seconds_per_layer * counts.sum(1, keepdims=True)
+    layer_host = prices.framework.host_seconds_per_layer * layers.sum(1, keepdims=True)
     host_forward = np.maximum(host_forward + layer_host - forward, 0.0)
     backward = input_gradient + field["weight_gradient"]
-    host_backward = np.maximum(host_backward + layer_host - backward, 0.0)
+    host_backward += layer_host * (1.0 + again["full"])
+    host_backward = np.maximum(host_backward - backward, 0.0)
     return {
         "F": forward + host_forward,
         "I": input_gradient + host_backward,
@@ -217,6 +212,7 @@ def _recomputed(
     return {
         **parts,
         "compute": compute,
+        "full": full,
         "all": compute + sum(parts.values()),
         "launches": full * value("forward_launches") + selective * value("core_launches"),
     }

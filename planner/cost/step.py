@@ -127,9 +127,9 @@ def step(
     stages = stage_costs(model, job, table, prices)
     pair = stages.inverse
     exchange = replicas(
-        model, job, table, prices,
-        dense=stages.dense_parameters[pair], expert=stages.expert_parameters[pair],
-        layers=stages.slowest_layers[pair],
+        model, job, table, prices, pair=pair,
+        dense=stages.dense_parameters, expert=stages.expert_parameters,
+        layers=stages.slowest_layers,
     )  # fmt: skip
     parts = {name: table.microbatches * value[pair] for name, value in stages.parts.items()}
     send = _send_seconds(model, job, table, prices)

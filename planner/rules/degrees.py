@@ -201,7 +201,8 @@ def _explain_ulysses(layout: Layout, question: Question) -> str:
     nearest = two_nearest(legal, layout.cp) or "1"
     return (
         f"cp={layout.cp}: Ulysses shares {heads} heads and {kv} key and value heads over tp x cp "
-        f"= {layout.tp * layout.cp} ranks, which must divide both; use cp={nearest} or cp_kind=ring"
+        f"= {layout.tp * layout.cp} ranks, which must divide both; use "
+        f"cp={nearest} or cp_kind=ring"
     )
 
 
