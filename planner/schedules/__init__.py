@@ -12,17 +12,20 @@ Orders
     ``SCHEDULE_CODES``                      name -> small int, for arrays of layouts
 
 Time, exactly (``program.py``, ``timeline.py``)
-    ``compile_program(actions) -> Program`` checks the list, finds deadlocks
-    ``program_of(name, pp=, vpp=, microbatches=) -> Program``  cached
-    ``play(actions or Program, forward_seconds=, input_gradient_seconds=,
+    ``program_of(name, pp=, vpp=, microbatches=) -> Program``  checked and laid out, cached
+    ``compile_program(lists) -> Program``   the same for any lists; names deadlocks
+    ``play(lists or Program, forward_seconds=, input_gradient_seconds=,
     weight_gradient_seconds=, send_seconds=0, overlap=True) -> Timeline``
-    ``makespan_seconds(Program, same arguments with trailing candidate axes) -> array``
+    ``makespan_seconds(Program, the same with trailing candidate axes) -> array``
 
 Memory, exactly (``held.py``)
-    ``peak_in_flight(actions)``             (ranks, stages) held at each rank's worst moment
-    ``peak_held(actions, stage_amount)``    largest sum over held microbatches per rank
+    ``peak_in_flight(lists)``               per stage, at its rank's worst moment
+    ``peak_held(lists, stage_amount)``      per rank, in bytes if the amounts are bytes
 
-Closed forms over arrays (``closed_form.py``): lower bounds and estimates of the same.
+Closed forms over arrays of layouts (``closed_form.py``)
+    ``least_seconds(codes, StageSums, pp=, vpp=, microbatches=, send_seconds=0)``  lower bound
+    ``stage_sums(name, pp=, vpp=, forward_seconds=, ...) -> StageSums``
+    ``held_chunks(codes, pp=, vpp=, microbatches=, rank=)``  exact, counted once per chunk
 """
 
 from collections.abc import Callable, Iterator
