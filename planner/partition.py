@@ -25,6 +25,7 @@ def optimal_split(
     first_bytes: float = 0.0,
     last_bytes: float = 0.0,
     limit_bytes: ArrayLike = np.inf,
+    stage_speeds: ArrayLike = 1.0,
 ) -> tuple[int, ...] | None:
     """Layers of each stage, at least one, or None where no split fits the memory.
 
@@ -41,9 +42,12 @@ def optimal_split(
         first_bytes: Embedding on the first stage.
         last_bytes: Head and logits on the last stage.
         limit_bytes: Room on every stage, or on each.
+        stage_speeds: What divides the cost on every stage, or on each: relative speeds of
+            unlike devices.
 
     Raises:
-        ValueError: If there are fewer layers than stages, or a cost is negative.
+        ValueError: If there are fewer layers than stages, a cost is negative or a speed is
+            not positive.
 
     >>> optimal_split([1.0] * 70, stages=12, first_cost=1.46, last_cost=1.46)
     (5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5)
@@ -56,6 +60,9 @@ def optimal_split(
         )
     if costs.min() < 0 or first_cost < 0 or last_cost < 0:
         raise ValueError("costs of layers, embedding and head must not be negative")
+    speeds = np.broadcast_to(np.asarray(stage_speeds, float), (stages,)).copy()
+    if speeds.min() <= 0:
+        raise ValueError(f"stage speeds must be positive, got {speeds.min():g}")
     room = np.broadcast_to(np.asarray(limit_bytes, float), (stages,)).copy()
     room[0] -= first_bytes
     room[-1] -= last_bytes
@@ -65,18 +72,20 @@ def optimal_split(
         taken = np.ascontiguousarray(layer_bytes, dtype=float)
         taken = np.broadcast_to(np.atleast_2d(taken), (stages, len(costs)))
     ends = (float(first_cost), float(last_cost))
-    return _solve(costs.tobytes(), stages, ends, taken.tobytes(), room.tobytes())
+    return _solve(costs.tobytes(), speeds.tobytes(), ends, taken.tobytes(), room.tobytes())
 
 
 @lru_cache(maxsize=4096)
 def _solve(
-    costs: bytes, stages: int, ends: tuple[float, float], taken: bytes, room: bytes
+    costs: bytes, speeds: bytes, ends: tuple[float, float], taken: bytes, room: bytes
 ) -> tuple[int, ...] | None:
-    layer_costs = np.frombuffer(costs)
+    layer_costs, stage_speeds = np.frombuffer(costs), np.frombuffer(speeds)
+    stages = len(stage_speeds)
     spans = _spans(layer_costs)
     extra = np.zeros(stages)
     extra[0] += ends[0]
     extra[-1] += ends[1]
+    seconds = [(spans + more) / speed for more, speed in zip(extra, stage_speeds, strict=True)]
     rooms, bytes_of = np.frombuffer(room), np.frombuffer(taken)
     allowed = np.triu(np.ones_like(spans, dtype=bool), 1)
     fits = [allowed] * stages
@@ -86,10 +95,10 @@ def _solve(
             allowed & (_spans(b) <= r * (1 + _CLOSE))
             for b, r in zip(per_stage, rooms, strict=True)
         ]
-    slowest = _least_slowest(spans, extra, fits)
+    slowest = _least_slowest(seconds, fits)
     if not np.isfinite(slowest):
         return None
-    return _most_even(spans, extra, fits, slowest)
+    return _most_even(seconds, fits, slowest)
 
 
 def _spans(layers: Floats) -> Floats:
@@ -98,29 +107,27 @@ def _spans(layers: Floats) -> Floats:
     return sums[None, :] - sums[:, None]
 
 
-def _least_slowest(spans: Floats, extra: Floats, fits: list[NDArray[np.bool_]]) -> float:
+def _least_slowest(costs: list[Floats], fits: list[NDArray[np.bool_]]) -> float:
     """Cost of the slowest stage of the best split; infinite where none fits."""
-    best = np.where(fits[0][0], spans[0] + extra[0], np.inf)
-    for stage in range(1, len(extra)):
-        cost = np.where(fits[stage], spans + extra[stage], np.inf)
-        best = np.maximum(best[:, None], cost).min(axis=0)
+    best = np.where(fits[0][0], costs[0][0], np.inf)
+    for cost, fit in zip(costs[1:], fits[1:], strict=True):
+        best = np.maximum(best[:, None], np.where(fit, cost, np.inf)).min(axis=0)
     return float(best[-1])
 
 
 def _most_even(
-    spans: Floats, extra: Floats, fits: list[NDArray[np.bool_]], slowest: float
+    costs: list[Floats], fits: list[NDArray[np.bool_]], slowest: float
 ) -> tuple[int, ...]:
     """Of the splits whose slowest stage is ``slowest``, the one with the least sum of squares."""
-    stages = len(extra)
+    stages = len(costs)
     squares = []
-    for stage in range(stages):
-        cost = spans + extra[stage]
+    for stage, cost in enumerate(costs):
         good = fits[stage] & (cost <= slowest * (1 + _CLOSE))
         squares.append(np.where(good, cost * cost, np.inf))
     best = [squares[0][0]]
     for stage in range(1, stages):
         best.append((best[-1][:, None] + squares[stage]).min(axis=0))
-    counts, end = [], spans.shape[0] - 1
+    counts, end = [], costs[0].shape[0] - 1
     for stage in range(stages - 1, 0, -1):
         totals = best[stage - 1] + squares[stage][:, end]
         ties = np.flatnonzero(totals <= totals.min() * (1 + _CLOSE))
