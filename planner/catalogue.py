@@ -15,6 +15,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from planner.box import one_box
 from planner.cluster import Cluster, Device, DeviceKind, FromMemory, LinkKind, Tier
 from planner.framework import Framework
 from planner.tables import Key, build, keys_of, read_table
@@ -132,7 +133,9 @@ def load_cluster(name_or_path: str) -> Cluster:
     """
     device_name, colon, count = name_or_path.rpartition(":")
     if colon and not _is_path(name_or_path):
-        return _one_box(device_name, count)
+        if not count.isdigit() or int(count) < 1:
+            raise ValueError(f"DEVICE:COUNT needs a count of 1 or more, got {count!r}")
+        return one_box(load_device(device_name), int(count), name=_normal(name_or_path))
     return read_cluster(load_preset("clusters", name_or_path), where=f"cluster {name_or_path}")
 
 
@@ -224,48 +227,6 @@ def _has_preset(kind: str, name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _one_box(device_name: str, count: str) -> Cluster:
-    """``count`` devices of one kind in one box, joined as their vendor joins them."""
-    if not count.isdigit() or int(count) < 1:
-        raise ValueError(f"DEVICE:COUNT needs a count of 1 or more, got {count!r}")
-    device = load_device(device_name)
-    return Cluster(
-        name=f"{_normal(device_name)}:{count}",
-        device=device,
-        tiers=_box_tiers(device, int(count)),
-        devices_per_host=int(count),
-        num_devices=int(count),
-        source=device.source,
-        notes="one box as written on the command line; no network",
-    )
-
-
-def _box_tiers(device: Device, count: int) -> tuple[Tier, ...]:
-    """The links inside one box; latencies are NCCL's own per hop, ring, Simple protocol."""
-    domain = device.link_domain or count
-    tiers = []
-    if device.link_bytes_per_second:
-        linked = Tier(
-            name="link",
-            size=min(domain, count),
-            link=device.link,
-            bytes_per_second=device.link_bytes_per_second,
-            latency_seconds=3.4 * MICROSECOND,
-        )
-        tiers.append(linked)
-    if not tiers or domain < count:
-        slot_bytes_per_second = device.pcie_bytes_per_second or GB  # a TPU host shows no slot
-        bus = Tier(
-            name="pcie",
-            size=count,
-            link="pcie",
-            bytes_per_second=slot_bytes_per_second,
-            latency_seconds=5.7 * MICROSECOND,
-        )
-        tiers.append(bus)
-    return tuple(tiers)
 
 
 def _entries(kind: str) -> list[Traversable]:

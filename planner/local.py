@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from planner.box import one_box
 from planner.calibration import data_folder
 from planner.catalogue import load_device
 from planner.cluster import Cluster, Device, Tier
@@ -87,23 +88,9 @@ def _cpu_cluster(num_ranks: int) -> Cluster:
 def _gpu_cluster(gpus: list[tuple[str, int]], num_ranks: int) -> Cluster:
     name, memory_bytes = gpus[0]  # the driver's name is an alias of the preset
     device = replace(load_device(name), memory_bytes=min(size for _, size in gpus))
-    linked = device.link_bytes_per_second > 0 and not device.link_domain
-    tier = Tier(
-        name="host",
-        size=num_ranks,
-        link=device.link if linked else "pcie",
-        bytes_per_second=(device.link_bytes_per_second if linked else 0)
-        or device.pcie_bytes_per_second
-        or GB,
-        latency_seconds=(3.4 if linked else 5.7) * MICROSECOND,
-    )
-    return Cluster(
-        name="here",
-        device=device,
-        tiers=(tier,),
-        devices_per_host=num_ranks,
+    return replace(
+        one_box(device, num_ranks, name="here"),
         host_memory_bytes=_host_memory_bytes(),
-        num_devices=num_ranks,
         source=f"nvidia-smi: {len(gpus)} x {name}; {device.source}",
         notes=f"{memory_bytes // MIB} MiB by nvidia-smi; links as the vendor states them",
     )

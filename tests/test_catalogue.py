@@ -110,6 +110,7 @@ def test_device_and_count_make_one_box():
     assert [t.size for t in load_cluster("h100:8").tiers] == [8]
     bridged = load_cluster("a100-pcie:8")  # a bridge joins two cards, the rest is PCIe
     assert [(t.size, t.link) for t in bridged.tiers] == [(2, "nvlink"), (8, "pcie")]
+    assert [(t.size, t.link) for t in load_cluster("rtx3090:3").tiers] == [(3, "pcie")]
     assert load_cluster("rtx4090:2").tiers[0].link == "pcie"
     for wrong in ("h100:0", "h100:x", "h100:"):
         with pytest.raises(ValueError, match="count of 1 or more"):
