@@ -47,11 +47,11 @@ class Experts(nn.Module):
         counts = torch.bincount(chosen.flatten(), minlength=self.router.out_features)
         source = order // self.experts_per_token
         sent, local_counts = self.dispatch(tokens[source], counts)
-        back = self.dispatch.combine(self._apply(sent, local_counts))
+        back = self.dispatch.combine(self._through_experts(sent, local_counts))
         weighted = back * weights.flatten()[order, None]
         return torch.zeros_like(tokens).index_add(0, source, weighted).view_as(x)
 
-    def _apply(self, tokens: Tensor, counts: Tensor) -> Tensor:
+    def _through_experts(self, tokens: Tensor, counts: Tensor) -> Tensor:
         """Each expert of this rank on its own rows."""
         outputs = [
             (F.silu(rows @ self.gate[i]) * (rows @ self.up[i])) @ self.down[i]
