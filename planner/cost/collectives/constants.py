@@ -67,8 +67,9 @@ class CommunicationConstants:
     """Start-up per peer of an all-to-all."""
     degradation_exponent: float = 0.02
     """The rate between domains falls as ``(domains / 2) ** -exponent``: collisions of flows in
-    the fabric and stragglers. Clean fabrics: about 0.01-0.03 (arXiv 2411.13055, 4 to 512
-    nodes); a shared, untuned one: 0.75 (Ultra-Scale Playbook, 2 to 64 nodes)."""
+    the fabric and stragglers. A cluster with its own measured exponent takes that. Clean
+    fabrics: about 0.01-0.03 (arXiv 2411.13055, 4 to 512 nodes); a shared, untuned one: 0.6
+    (Ultra-Scale Playbook, 2 to 64 nodes)."""
     source: str = ""
     rows: int = 0
     """Measurements behind the numbers; 0 for priors."""

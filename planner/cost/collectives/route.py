@@ -98,6 +98,8 @@ def route_of(
     """The route of the groups of one axis, with the rates that a collective sustains on it."""
     startup = constants.startup_factor(cluster.device.architecture)
     line = cluster.tiers[0].bytes_per_second
+    measured = cluster.fabric_degradation_exponent
+    exponent = measured if measured >= 0 else constants.degradation_exponent
     found = []
     inside, sharers = np.ones_like(span.degree), np.ones_like(span.degree)
     for index, tier in enumerate(cluster.tiers):
@@ -107,7 +109,7 @@ def route_of(
         if tier.size:
             rate = rate * _crowding(link, members * span.sharers[index])
         if index > 0:
-            rate = rate * (np.maximum(domains, 2) / 2.0) ** -constants.degradation_exponent
+            rate = rate * (np.maximum(domains, 2) / 2.0) ** -exponent
         unit = tier.latency_seconds * (startup if index == 0 else 1.0)
         found.append(
             Path(
