@@ -5,6 +5,7 @@ user's data folder.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -30,23 +31,31 @@ class StepConstants:
     """Of a collective that is meant to be hidden, the part that can be."""
     straggler_growth: float = 0.01
     """A step waits for its slowest node: compute grows by this times sqrt(2 ln nodes)."""
-    host_operation_seconds: float = 7e-6
+    device_rates: Mapping[str, float] = field(default_factory=dict)
+    """By architecture generation: rate of matrix kernels inside a training step over the rate
+    that kernel benchmarks showed. Communication, memory traffic and heat take clocks away;
+    real activations cost less power than random ones."""
+    host_rank_growth: float = 0.02
+    """Host time grows by this for every further rank of a tensor-parallel group: each
+    collective waits for the slowest of their processes."""
+    host_operation_seconds: float = 8e-6
     """Host time to issue one eager kernel, autograd and module code included."""
-    host_microbatch_seconds: float = 1e-3
+    host_microbatch_seconds: float = 5e-4
     """Host time of a microbatch beyond its kernels: data, schedule, loss reading."""
-    host_step_seconds: float = 5e-3
+    host_step_seconds: float = 0.0
     """Host time of an optimizer step beyond its kernels."""
     pipeline_sync_seconds: float = 0.0
     """Of one exchange with a neighbouring stage: shape messages, host synchronisation."""
     expert_imbalance: float = 1.0
     """Tokens of the busiest rank's experts over the average."""
-    optimizer_bytes: float = 38.0
+    optimizer_bytes: float = 30.0
     """Read and written per parameter by gradient norm, Adam and casting: gradient 4 + 4 + 4
     (norm, update, zeroing), master 8, moments 16, parameter 2."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < 0:
+            value = getattr(self, name)
+            if any(number < 0 for number in getattr(value, "values", lambda v=value: [v])()):
                 raise ValueError(f"step constants: {name} must not be negative")
 
 

@@ -43,9 +43,14 @@ class Framework:
 
     # Kernels
     fused_attention: bool = True
-    attention_library: Literal["native", "flash2"] = "native"
-    """Of fused attention: kernels made for the architecture (cuDNN, FlashAttention-3), or
-    the portable FlashAttention-2."""
+    attention_library: Literal["native", "flash2", "flash1"] = "native"
+    """Of fused attention: kernels made for the architecture (cuDNN, FlashAttention-3), the
+    portable FlashAttention-2, or the first FlashAttention and its Triton version."""
+    selective_recompute: Literal["core_attention", "half"] = "core_attention"
+    """What selective recomputation runs again: the attention core (Megatron), or about half
+    of a layer (torchtitan: every second matrix product, or every second layer)."""
+    fused_quantise: bool = False
+    """Casts to 8 bits are part of the norm or activation before them (Transformer Engine)."""
     dropout: bool = False
     fused_activation: bool = False
     fused_norm: bool = True
@@ -56,6 +61,10 @@ class Framework:
     copy keeps log-probabilities and makes two float32 gradients in backward."""
     fused_logit_bytes: float = 4.0
     """The same when the loss is fused: 16-bit logits and their gradient."""
+
+    selective: Literal["core-attention", "save-matmuls", "every-second-layer"] = "core-attention"
+    """What selective recompute does over: the scores of unfused attention (Megatron), all but
+    attention and every second matrix product (torchtitan), or every second layer."""
 
     # Buffers, bytes in all
     gradient_bucket_bytes: int = 25 * 2**20
@@ -90,6 +99,8 @@ class Framework:
     """Of one gradient as it travels between replicas; 0 for ``gradient_bytes``."""
     zero1_scatters_gradients: bool = True
     """ZeRO-1 reduces each gradient to its owner; False sums all of them everywhere."""
+    gathers_per_layer: int = 1
+    """Collectives in which ZeRO-3 gathers (or reduces) one layer."""
     reduces_every_microbatch: bool = False
     """Gradients are reduced after every microbatch (ZeRO-2/3), not once per step."""
     host_seconds_per_layer: float = 0.0

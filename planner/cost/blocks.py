@@ -66,6 +66,11 @@ class Prices:
     """Of matrix products; attention and the head stay at 16 bits under 8-bit recipes."""
 
     @property
+    def device_rate(self) -> float:
+        """Rate of matrix kernels inside a step over that in benchmarks."""
+        return self.step.device_rates.get(self.kernels.generation, 1.0)
+
+    @property
     def wide_dtype(self) -> str:
         """Of what an 8-bit recipe leaves in 16 bits."""
         return "bf16" if self.dtype in ("fp8", "fp4") else self.dtype
@@ -90,6 +95,8 @@ def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: P
             continue
         passes, launches = _op_seconds(op, prices)
         scale = prices.step.expert_imbalance if op.group == "experts" else 1.0
+        if not isinstance(op, MemoryBound):
+            scale = scale / prices.device_rate
         for name, seconds in zip(("forward", "input_gradient", "weight_gradient"), passes,
                                  strict=True):  # fmt: skip
             result[INDEX[name]] += scale * seconds
@@ -153,7 +160,7 @@ def _op_seconds(op: Op, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any
 def _gemm(op: Gemm, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
     dtype = prices.wide_dtype if op.group in ("head", "router") else prices.dtype
     given = {"dtype": dtype, "device": prices.cluster.device, "constants": prices.kernels}
-    cast = dtype in ("fp8", "fp4")
+    cast = dtype in ("fp8", "fp4") and not prices.framework.fused_quantise
     if not op.weight:
         once = compute.gemm_seconds(op.m, op.n, op.k, batch=op.batch, **given)
         return (once, 2.0 * once, 0.0), (1, 2)
@@ -167,18 +174,32 @@ def _gemm(op: Gemm, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, An
                 op.batch, op.n, op.k, op.m, accumulate=accumulate, **given
             ),
         ), (1, 2)
-    passes = compute.linear_seconds(op.m, op.n, op.k, accumulate=accumulate, **given)
-    return passes, ((2, 4) if cast else (1, 2))
+    return (
+        compute.gemm_seconds(op.m, op.n, op.k, quantise=cast, **given),
+        compute.gemm_seconds(op.m, op.k, op.n, quantise=cast, **given),
+        compute.gemm_seconds(op.n, op.k, op.m, accumulate=accumulate, **given),
+    ), ((2, 4) if cast else (1, 2))
+
+
+_LIBRARIES = {
+    "native": ("native", (1.0, 1.0)),
+    "flash2": ("flash2", (1.0, 1.0)),
+    "flash1": ("flash2", (1.5, 2.0)),
+}
+"""Library that is priced and how much slower a pass is. FlashAttention-2 is 1.3 to 1.5 times
+as fast as the Triton version in forward and twice as fast in backward (Dao 2023, section 4.1)."""
 
 
 def _attention(op: Attention, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
+    library, slower = _LIBRARIES[prices.framework.attention_library]
     passes = [
-        compute.attention_seconds(
+        slower[backward]
+        * compute.attention_seconds(
             batch=op.batch, heads=op.heads, query_length=op.query_length,
             key_length=op.key_length, head_dim=(op.head_dim + op.value_head_dim) / 2,
             causal=op.causal, fused=op.fused, backward=backward, dtype=prices.wide_dtype,
             device=prices.cluster.device, constants=prices.kernels,
-            library=prices.framework.attention_library,
+            library=library,
         )
         for backward in (False, True)
     ]  # fmt: skip

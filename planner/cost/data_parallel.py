@@ -87,9 +87,15 @@ def _price(
         (given["expert"], expert_group, expert_stride),
     ):
         shards = np.minimum(table.shard_group, degree)
-        once, again = _exchange(
-            parameters * gradient, parameters * parameter, degree, shards, stride, table, prices
+        # ZeRO-3 exchanges layer by layer: as many start-ups as layers.
+        calls = np.where(
+            table.zero_stage == 3, given["layers"] * prices.framework.gathers_per_layer, 1
         )
+        once, again = _exchange(
+            parameters * gradient / calls, parameters * parameter / calls, degree, shards,
+            stride, table, prices,
+        )  # fmt: skip
+        once, again = calls * once, calls * again
         reduce += once
         gather += again
     tied = np.zeros(len(table))

@@ -158,7 +158,7 @@ def _stages_of(
     values = np.einsum("sk,kfn->fsn", counts, costs)
     field = {name: values[i] for name, i in INDEX.items()}
     only_layers = np.einsum("sk,kfn->fsn", layers.astype(float), costs[1:-1])
-    again = _recomputed(only_layers, layers, split, pairs, rows)
+    again = _recomputed(only_layers, layers, split, pairs, rows, prices)
     overlap = prices.framework.overlaps_tensor_parallel
     tp_forward = field["tp_forward"] * (1 - overlap)
     tp_backward = field["tp_backward"] * (1 - overlap)
@@ -172,10 +172,11 @@ def _stages_of(
         prices.step.host_operation_seconds
     )
     layer_host = prices.framework.host_seconds_per_layer * layers.sum(1, keepdims=True)
-    host_forward = np.maximum(host_forward + layer_host - forward, 0.0)
+    growth = 1.0 + prices.step.host_rank_growth * (pairs.tp[rows] - 1)
+    host_forward = np.maximum(growth * (host_forward + layer_host) - forward, 0.0)
     backward = input_gradient + field["weight_gradient"]
     host_backward += layer_host * (1.0 + again["full"])
-    host_backward = np.maximum(host_backward - backward, 0.0)
+    host_backward = np.maximum(growth * host_backward - backward, 0.0)
     return {
         "F": forward + host_forward,
         "I": input_gradient + host_backward,
@@ -194,7 +195,8 @@ def _stages_of(
 
 
 def _recomputed(
-    layers: Floats, counts: Integers, split: Split, pairs: LayoutTable, rows: Integers
+    layers: Floats, counts: Integers, split: Split, pairs: LayoutTable, rows: Integers,
+    prices: Prices,
 ) -> dict[str, Floats]:
     """What backward runs again: whole layers, some of them, or the attention core."""
     kind = pairs.recompute[rows]
@@ -203,6 +205,8 @@ def _recomputed(
     share = np.where(limit > 0, np.minimum(limit / of_rank, 1.0), 1.0)
     full = np.where(kind == RECOMPUTES.index("full"), share, 0.0)
     selective = np.where(kind == RECOMPUTES.index("selective"), 1.0, 0.0)
+    if prices.framework.selective_recompute == "half":
+        full, selective = full + 0.5 * selective, 0.0 * selective
 
     def value(name: str) -> Floats:
         return layers[INDEX[name]]
