@@ -197,7 +197,8 @@ def report(timings: Sequence[Timing], constants: CommunicationConstants) -> str:
         score_table(clean, found, held_out, group=lambda t: t.cluster.device.name),
         "",
         "## Fabrics that are shared, untuned or not stated (not fitted)",
-        "Predicted as if they were clean: the bias is what sharing and tuning cost.",
+        "Predicted as if they were clean, unless the preset states a measured degradation",
+        "exponent (playbook-h100-efa does): the bias is what sharing and tuning cost.",
         "",
         score_table(others, found, {}, group=lambda t: f"{t.fabric}: {t.cluster.name}, {t.tier}"),
     ]

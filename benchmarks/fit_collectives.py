@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.collectives import CROSS_VALIDATION, Timing, by_cluster, errors, read_timings
-from planner.cost.collectives.fit import fit_clusters
+from planner.cluster import Cluster
+from planner.cost.collectives.fit import CollectiveSample, fit_clusters, unknowns_of
 from planner.cost.comm import CommunicationConstants, LinkConstants
 
 TARGET = Path("planner/presets/calibrations/communication.json")
@@ -55,9 +56,12 @@ def weighted(timings: Sequence[Timing]) -> list[Timing]:
     return [replace(t, sample=replace(t.sample, weight=rows[t.source] ** -0.5)) for t in timings]
 
 
+def sample_sets(timings: Sequence[Timing]) -> list[tuple[list[CollectiveSample], Cluster]]:
+    return [([t.sample for t in rows], c) for rows, c in by_cluster(weighted(timings))]
+
+
 def fit(timings: Sequence[Timing]) -> CommunicationConstants:
-    sets = by_cluster(weighted(timings))
-    return fit_clusters([([t.sample for t in rows], c) for rows, c in sets], prior=PRIOR)
+    return fit_clusters(sample_sets(timings), prior=PRIOR)
 
 
 def held_out_errors(timings: Sequence[Timing]) -> dict[str, float]:
@@ -89,7 +93,8 @@ def main() -> None:
     constants = fit(timings)
     sources = sorted({t.source for t in timings})
     source = (
-        f"Fitted {date.today()} to {len(timings)} timings of {len(sources)} public sources "
+        f"{len(unknowns_of(sample_sets(timings), PRIOR))} numbers fitted {date.today()} to "
+        f"{len(timings)} timings of {len(sources)} public sources "
         "(benchmarks/published/collectives.csv), clean fabrics only; priors from NCCL "
         "src/graph/tuning.cc at 5067397c (2.30.7)."
     )

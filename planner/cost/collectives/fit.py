@@ -53,7 +53,9 @@ def predicted_seconds(
     return seconds
 
 
-class _Range(NamedTuple):
+class Range(NamedTuple):
+    """Bounds of one fitted number."""
+
     lowest: float
     highest: float
     log_spread: float
@@ -61,36 +63,36 @@ class _Range(NamedTuple):
 
 
 _LINK_RANGES = {
-    "rate_fraction": _Range(0.02, 1.0, 0.3),
-    "hop_factor": _Range(0.01, 20.0, 1.0),
-    "fill_factor": _Range(0.001, 100.0, 1.5),
-    "saturation_factor": _Range(0.1, 1e4, 1.5),
+    "rate_fraction": Range(0.02, 1.0, 0.3),
+    "hop_factor": Range(0.01, 20.0, 1.0),
+    "fill_factor": Range(0.001, 100.0, 1.5),
+    "saturation_factor": Range(0.1, 1e4, 1.5),
 }
-_CROWDING = _Range(0.01, 1.5, 0.7)
-_SOFT_RATE = _Range(0.01, 50.0, 1.0)
+_CROWDING = Range(0.01, 1.5, 0.7)
+_SOFT_RATE = Range(0.01, 50.0, 1.0)
 """Of links without a line rate to fall short of: memory and sockets between processes."""
-_BASE = _Range(1e-6, 5e-3, 0.7)
-_KIND_RATE = _Range(0.2, 1.3, 0.2)
-_SOFT_KIND_RATE = _Range(0.1, 5.0, 0.7)
-_STARTUP = _Range(0.3, 3.0, 0.3)
+_BASE = Range(1e-6, 5e-3, 0.7)
+_KIND_RATE = Range(0.2, 1.3, 0.2)
+_SOFT_KIND_RATE = Range(0.1, 5.0, 0.7)
+_STARTUP = Range(0.3, 3.0, 0.3)
 _OTHERS = {
-    "own_block_cost": _Range(0.05, 2.0, 0.5),
-    "tree_rate_fraction": _Range(0.5, 1.0, 0.1),
-    "switch_rate_fraction": _Range(0.4, 1.0, 0.1),
-    "peer_seconds": _Range(1e-9, 1e-3, 1.5),
-    "degradation_exponent": _Range(1e-3, 1.0, 0.7),
+    "own_block_cost": Range(0.05, 2.0, 0.5),
+    "tree_rate_fraction": Range(0.5, 1.0, 0.1),
+    "switch_rate_fraction": Range(0.4, 1.0, 0.1),
+    "peer_seconds": Range(1e-9, 1e-3, 1.5),
+    "degradation_exponent": Range(1e-3, 1.0, 0.7),
 }
 Place = tuple[str, ...]
 LEAST_ROWS = 6
 """Samples that a link kind or an architecture must have before its own numbers are fitted."""
 
 
-def _unknowns(
+def unknowns_of(
     sets: Sequence[tuple[Sequence[CollectiveSample], Cluster]], prior: CommunicationConstants
-) -> dict[Place, _Range]:
+) -> dict[Place, Range]:
     """Where each number lives that these samples can move; nothing else is touched."""
     kinds = {sample.kind for samples, _ in sets for sample in samples}
-    found: dict[Place, _Range] = {}
+    found: dict[Place, Range] = {}
     for link in sorted(_links_crossed(sets)):
         found |= {("links", link, name): r for name, r in _LINK_RANGES.items()}
         if link == "gloo":
@@ -185,7 +187,7 @@ def fit_clusters(
 
     start = prior or default_communication()
     flat = _checked(sets)
-    unknowns = _unknowns(sets, start)
+    unknowns = unknowns_of(sets, start)
     measured = np.log([sample.seconds for sample in flat])
     weights = np.sqrt([sample.weight for sample in flat])
     centre = np.log([_get(start, place) for place in unknowns])
