@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
+
 from planner.calibration import Calibration
 from planner.cost.memory import StageMemory, stage_memory, usable_bytes
 from planner.cost.step import Estimate, estimate
@@ -105,7 +107,7 @@ def appraise(setting: Setting, layout: Layout, calibration: Calibration) -> Appr
         layout=layout,
         time=estimate(model, job, setting.cluster, framework, layout, calibration),
         stages=stage_memory(model, job, framework, layout, device=device),
-        usable_bytes=float(usable_bytes(device.memory_bytes, framework, table)[()].item()),
+        usable_bytes=float(np.ravel(usable_bytes(device.memory_bytes, framework, table))[0]),
     )
 
 

@@ -26,7 +26,7 @@ def assumptions_table(setting: Setting) -> Table:
 def numbers_line(layout: Layout) -> str:
     """The layout in numbers, defaults of the important fields included."""
     split = "-".join(map(str, layout.stage_layers)) or "all layers on one stage"
-    recompute = layout.recompute
+    recompute: str = layout.recompute
     if layout.recompute_layers:
         recompute += f" ({layout.recompute_layers} layers)"
     sequence = "on" if layout.sequence_parallel else "off"

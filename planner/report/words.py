@@ -63,7 +63,8 @@ def _placement(layout: Layout, setting: Setting) -> str:
     """Which degrees have all their members inside one node, and which cross nodes."""
     size = setting.cluster.devices_per_node
     degrees = {"tp": layout.tp, "cp": layout.cp, "dp": layout.dp, "pp": layout.pp}
-    inside, across = [], []
+    inside: list[str] = []
+    across: list[str] = []
     for axis in layout.axis_order:
         if degrees[axis] > 1:
             reach = layout.stride(axis) * degrees[axis]
