@@ -28,6 +28,8 @@ class Framework:
     """Of a copy of the gradients of a rank's own ZeRO share (DeepSpeed)."""
     master_bytes: int = 4
     """Of the float32 copy of the parameters, under mixed precision; 0 if there is none."""
+    moment_bytes: int = 4
+    """Of each of the optimizer's moments; 2 where they follow the parameters' 16-bit format."""
     fsdp_master_is_parameter: bool = False
     """The ZeRO-3 shard itself is float32 and is cast as it is gathered (FSDP2)."""
     zero2_shards_gradients: bool = True
@@ -59,6 +61,9 @@ class Framework:
     logit_bytes: float = 12.0
     """Live per logit at the worst operator of the loss: torch's cross entropy over a float32
     copy keeps log-probabilities and makes two float32 gradients in backward."""
+    idle_logit_bytes: float = 0.0
+    """Of the 16-bit logits' segment, which lies idle at that operator: too large to be filled
+    with anything else, it counts as reserved but not as allocated."""
     fused_logit_bytes: float = 4.0
     """The same when the loss is fused: 16-bit logits and their gradient."""
 

@@ -14,6 +14,7 @@ CUBLAS_BYTES_BEFORE_HOPPER = 8_519_680  # torch 2.x: :4096:2:16:8, pytorch issue
 CUBLAS_BYTES = 32 * MIB  # Hopper and later, and CUBLAS_WORKSPACE_CONFIG=:4096:8
 ENGINE_BYTES_BEFORE_HOPPER = 4 * MIB  # cuBLAS's recommendation, taken by Transformer Engine
 OLDER_GENERATIONS = ("Volta", "Turing", "Ampere", "Ada")
+A100_MULTIPROCESSORS = 108
 BLAS_THREADS = 2  # forward and backward run on threads of their own, each with its handle
 
 
@@ -44,12 +45,29 @@ class Overheads:
     """Device context, libraries and their workspaces."""
 
 
-def communicator_bytes(framework: Framework, table: LayoutTable) -> Array:
+def context_bytes(framework: Framework, device: Device | None) -> float:
+    """Device context and libraries, stated for an A100: it reserves stacks per multiprocessor."""
+    if device is None or device.kind == "cpu":
+        return 0.0 if device is not None else float(framework.context_bytes)
+    share = device.multiprocessors / A100_MULTIPROCESSORS if device.multiprocessors else 1.0
+    return framework.context_bytes * share
+
+
+def communicator_bytes(
+    framework: Framework, table: LayoutTable, device: Device | None = None
+) -> Array:
     """NCCL buffers of one rank: one communicator per axis with more than one member.
+
+    A channel's connections hold ``3 * (0.5 + 4.7 + 4)`` MiB (NCCL's LL, LL128 and Simple
+    buffers for ring and tree), which with Ampere's 24 channels is what was measured; Volta's
+    six links make half as many channels.
 
     The pipeline has one to either neighbour, of two ranks each; a framework may have further
     ones that span the world.
     """
+    if device is not None and device.kind == "cpu":
+        return np.zeros(np.shape(table.dp))
+    halved = device is not None and device.architecture == "Volta"
     total: Array = 0.0
     for axis in (table.tp, table.cp, table.ep, table.dp):
         degree = np.asarray(axis)
@@ -58,18 +76,28 @@ def communicator_bytes(framework: Framework, table: LayoutTable) -> Array:
     total = total + np.where(np.asarray(table.pp) > 1, 2.0 * framework.pair_communicator_bytes, 0)
     world = np.asarray(table.dp) * table.tp * table.pp * table.cp
     extra = framework.extra_communicators * framework.communicator_bytes
-    return total + np.where(world > 2, extra, 0.0)
+    return (total + np.where(world > 2, extra, 0.0)) * (0.5 if halved else 1.0)
 
 
-def overheads(framework: Framework, table: LayoutTable, allocated: Array) -> Overheads:
-    """What comes on top of ``allocated``."""
+def overheads(
+    framework: Framework,
+    table: LayoutTable,
+    device: Device | None,
+    *,
+    allocated: Array,
+    idle: Array,
+) -> Overheads:
+    """What comes on top of ``allocated``; ``idle`` are whole segments that lie unused."""
     return Overheads(
-        fragmentation=framework.fragmentation * np.asarray(allocated),
-        communicators=communicator_bytes(framework, table),
-        context=float(framework.context_bytes),
+        fragmentation=framework.fragmentation * np.asarray(allocated) + idle,
+        communicators=communicator_bytes(framework, table, device),
+        context=context_bytes(framework, device),
     )
 
 
-def usable_bytes(device_bytes: float, framework: Framework, table: LayoutTable) -> Array:
+def usable_bytes(
+    device_bytes: float, framework: Framework, table: LayoutTable, device: Device | None = None
+) -> Array:
     """Capacity left for the allocator: the device's less context and communicators."""
-    return device_bytes - framework.context_bytes - communicator_bytes(framework, table)
+    taken = context_bytes(framework, device) + communicator_bytes(framework, table, device)
+    return device_bytes - taken

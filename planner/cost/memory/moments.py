@@ -76,7 +76,7 @@ def gather(question: Question) -> Gathered:
     model, job = question.model, question.job
     shard, columns = question.table.shards(job)
     implementation = replace(question.framework.implementation(job), fused_loss=True)
-    _, pieces = block_pieces(model, shard, implementation)
+    _, pieces = block_pieces(model, shard, implementation, selective=question.framework.selective)
     rows = len(model.layer_kinds)
     width = model.head.vocabulary if isinstance(model.head, Head) else model.head.num_classes
     logits = np.asarray(shard.tokens * width / shard.tp, float)
@@ -165,7 +165,7 @@ def rank_moments(question: Question, holding: Holding, parts: Gathered) -> dict[
     )
     sharded = _zero3_buffers(framework, table, parts, weights)
     loss = {
-        **states, **sharded,
+        **states, "gathered parameters": _loss_gathered(question, holding, parts, weights),
         "activations": kept,
         "logits and loss": _loss_bytes(framework, table, holding, parts),
     }  # fmt: skip
@@ -181,6 +181,12 @@ def rank_moments(question: Question, holding: Holding, parts: Gathered) -> dict[
             states["master weights"] / max(weights.master, 1)
         )
     return {"loss": loss, "backward": backward, "accumulate": ends, "step": step}
+
+
+def idle_bytes(question: Question, holding: Holding, parts: Gathered) -> Array:
+    """Reserved segments of 16-bit logits that nothing uses at the loss."""
+    unfused = ~np.asarray(question.table.fused_loss) & holding.has_head
+    return np.where(unfused, question.framework.idle_logit_bytes * parts.logits, 0.0)
 
 
 def _loss_bytes(
@@ -213,6 +219,15 @@ def _zero3_buffers(
         table.zero_stage == 3, framework.gathered_layers * layer * weights.parameter, 0.0
     )
     return {"gathered parameters": gathered}
+
+
+def _loss_gathered(
+    question: Question, holding: Holding, parts: Gathered, weights: BytesPerParameter
+) -> Array:
+    """Of the head, and of the last layer that backward has prefetched."""
+    whole = parts.head["dense_parameters"] + _heaviest_parameters(parts)
+    gathered = np.where(holding.has_head, whole * weights.parameter, 0.0)
+    return np.where(question.table.zero_stage == 3, gathered, 0.0)
 
 
 def _heaviest_parameters(parts: Gathered) -> Array:

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from planner.model import Model
 from planner.model.core import Block
-from planner.ops import Array, Attention, Collective, Implementation, Op, Shard, count_parameters
+from planner.ops import (
+    Array,
+    Attention,
+    Collective,
+    Gemm,
+    Implementation,
+    Op,
+    Shard,
+    count_parameters,
+)
 
 Table = NDArray[np.float64]
 
@@ -21,6 +30,8 @@ SCORES = frozenset({"softmax"})
 
 Under fused attention there are none, so that it saves nothing (Korthikanti et al. 2022,
 section 5, speaks of unfused attention)."""
+ATTENTION_RESULTS = frozenset({"attention output", "log-sum-exp"})
+"""Saved tensors that torchtitan's selective policy keeps, beside matrix products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +59,16 @@ class Pieces:
 
 
 def block_pieces(
-    model: Model, shard: Shard, implementation: Implementation
+    model: Model,
+    shard: Shard,
+    implementation: Implementation,
+    *,
+    selective: str = "core-attention",
 ) -> tuple[tuple[Block, ...], Pieces]:
     """The blocks of a model (embedding, layer kinds, head) and what each weighs."""
     blocks: tuple[Block, ...] = (model.embedding, *model.layer_kinds, model.head)
     columns = len(np.atleast_1d(np.asarray(shard.tp)))
-    rows = [_pieces_of(block, shard, implementation) for block in blocks]
+    rows = [_pieces_of(block, shard, implementation, selective) for block in blocks]
     tables = {
         name: np.stack([np.broadcast_to(np.asarray(row[name], float), columns) for row in rows])
         for name in rows[0]
@@ -61,7 +76,9 @@ def block_pieces(
     return blocks, Pieces(**tables)
 
 
-def _pieces_of(block: Block, shard: Shard, implementation: Implementation) -> dict[str, Array]:
+def _pieces_of(
+    block: Block, shard: Shard, implementation: Implementation, selective: str
+) -> dict[str, Array]:
     ops = block.ops(shard, implementation)
     counts = count_parameters(ops)
     size = implementation.activation_bytes
@@ -72,7 +89,7 @@ def _pieces_of(block: Block, shard: Shard, implementation: Implementation) -> di
         "dense_parameters": counts.dense,
         "expert_parameters": counts.expert,
         "saved": saved,
-        "saved_selective": saved - saved_bytes(ops, only=SCORES),
+        "saved_selective": _selective_bytes(ops, selective, saved=saved, stream=stream, size=size),
         "boundary": stream,
         "backward_workspace": workspace,
         "recompute_workspace": saved + workspace - stream,
@@ -84,6 +101,32 @@ def saved_bytes(ops: tuple[Op, ...], only: frozenset[str] | None = None) -> Arra
     """Bytes that forward keeps for backward: ``sum(elements * bytes_per_element)``."""
     kept = [s.bytes for op in ops for s in op.saved if only is None or s.name in only]
     return sum(kept) if kept else 0.0
+
+
+def _selective_bytes(
+    ops: tuple[Op, ...], policy: str, *, saved: Array, stream: Array, size: int
+) -> Array:
+    """Kept under a framework's selective recompute.
+
+    ``save-matmuls`` is torchtitan's: the layer's input, what attention needs of its result,
+    and the outputs of matrix products, every second one of which is recomputed after all
+    (torchtitan, ``activation_checkpoint.py``).
+    """
+    if policy == "every-second-layer":
+        return (saved + stream) / 2
+    if policy == "core-attention":
+        return saved - saved_bytes(ops, only=SCORES)
+    products = [product_bytes for op in ops for product_bytes in _products(op, size)]
+    kept = stream + saved_bytes(ops, only=ATTENTION_RESULTS)
+    return kept + sum(products[0::2]) if products else kept
+
+
+def _products(op: Op, size: int) -> list[Array]:
+    """Bytes of each separate matrix product of an operation: Q, K and V, gate and up are own."""
+    if not isinstance(op, Gemm) or op.expert:
+        return []
+    parts = {"qkv projection": 3, "up projection": 2}.get(op.name, 1)
+    return [op.output_elements * size / parts] * parts
 
 
 def backward_workspace(ops: tuple[Op, ...], *, size: int, stream: Array) -> Array:

@@ -29,23 +29,25 @@ def bytes_per_parameter(job: Job, framework: Framework) -> BytesPerParameter:
 
     >>> from planner.framework import Framework
     >>> bytes_per_parameter(Job(global_batch=1, sequence_length=1), Framework(name="x"))
-    BytesPerParameter(parameter=2, gradient=4, master=4, optimizer=8, partition=0)
+    BytesPerParameter(parameter=2, gradient=4, master=4, optimizer=8.0, partition=0)
     """
     numbers = job.numbers
+    narrow = framework.moment_bytes / 4 if job.optimizer != "adamw-8bit" else 1.0
+    optimizer_bytes = OPTIMIZER_STATE_BYTES[job.optimizer] * narrow
     if not numbers.keeps_master:
         width = numbers.parameter_bytes
         return BytesPerParameter(
             parameter=width,
             gradient=width,
             master=0,
-            optimizer=OPTIMIZER_STATE_BYTES[job.optimizer],
+            optimizer=optimizer_bytes,
         )
     own = job.precision == "fp16" and framework.fp16_gradient_bytes >= 0
     return BytesPerParameter(
         parameter=numbers.parameter_bytes,
         gradient=framework.fp16_gradient_bytes if own else framework.gradient_bytes,
         master=framework.master_bytes,
-        optimizer=OPTIMIZER_STATE_BYTES[job.optimizer],
+        optimizer=optimizer_bytes,
         partition=framework.partition_gradient_bytes,
     )
 
@@ -84,9 +86,11 @@ def state_bytes(
     sharded_gradients = shared[2] if framework.zero2_shards_gradients else shared[3]
     kept = np.where(offload, 0.0, 1.0)
     own_share = np.where((stage == 1) | (stage == 2), weights.partition * shared[1], 0.0)
+    merged = (stage == 3) & framework.fsdp_master_is_parameter & (weights.master > 0)
+    parameter = np.where(merged, weights.master, weights.parameter)
     return {
-        "parameters": weights.parameter * shared[3],
+        "parameters": parameter * shared[3],
         "gradients": weights.gradient * sharded_gradients + own_share,
-        "master weights": weights.master * shared[1] * kept,
+        "master weights": np.where(merged, 0.0, weights.master * shared[1] * kept),
         "optimizer states": weights.optimizer * shared[1] * kept,
     }
