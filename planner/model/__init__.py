@@ -5,6 +5,7 @@ from planner.model.convolution import Bottleneck, ImageHead, Stem, resnet_layers
 from planner.model.core import Block, Layer, Model, Run
 from planner.model.ends import Embedding, Head
 from planner.model.feed_forward import Experts, FeedForward
+from planner.model.linear_attention import LinearAttention
 from planner.model.transformer import TransformerLayer
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "ImageHead",
     "LatentAttention",
     "Layer",
+    "LinearAttention",
     "Model",
     "Run",
     "SelfAttention",

@@ -36,6 +36,8 @@ class SelfAttention:
     """A norm on Q and K: ``head_dim`` weights each, or one weight per element."""
     sinks: bool = False
     """One learned logit per head (gpt-oss)."""
+    output_gate: bool = False
+    """A gate as wide as the queries multiplies the output (Qwen3-Next)."""
     extra_parameters: int = 0
     """Relative position tables and the like."""
 
@@ -54,13 +56,14 @@ class SelfAttention:
         q = self.heads * self.head_dim / shard.tp
         kv = 2 * local_kv_heads(self.kv_heads, shard) * self.head_dim
         kept = shard.tokens if implementation.saves_gathered_input else shard.residual_tokens
-        bias = (q + kv) if self.qkv_bias else 0
+        width = q * (2 if self.output_gate else 1) + kv
+        bias = width if self.qkv_bias else 0
         project = Gemm(
             name="qkv projection", group="attention",
-            m=shard.tokens, n=q + kv, k=hidden,
-            parameters=hidden * (q + kv) + bias,
+            m=shard.tokens, n=width, k=hidden,
+            parameters=hidden * width + bias,
             saved=(Saved(name="qkv input", elements=kept * hidden, bytes_per_element=size),),
-            output_elements=shard.tokens * (q + kv),
+            output_elements=shard.tokens * width,
         )  # fmt: skip
         core = core_attention_ops(
             heads=self.heads / shard.tp, kv_heads=local_kv_heads(self.kv_heads, shard),
@@ -74,7 +77,20 @@ class SelfAttention:
             output_elements=shard.tokens * hidden,
         )  # fmt: skip
         extra = self._small_ops(shard, implementation, rotated=shard.tokens * (q + kv / 2))
-        return (project, *extra, *core, output)
+        gate = self._gate_ops(shard.tokens * q, size)
+        return (project, *extra, *core, *gate, output)
+
+    def _gate_ops(self, elements: Array, size: int) -> tuple[Op, ...]:
+        """The sigmoid of the gate times the output: keeps the gate and the product."""
+        if not self.output_gate:
+            return ()
+        op = MemoryBound(
+            name="output gate", group="attention", output_elements=elements,
+            forward_bytes=3.0 * elements * size, backward_bytes=5.0 * elements * size,
+            saved=(Saved(name="output gate and product", elements=2 * elements,
+                         bytes_per_element=size),),
+        )  # fmt: skip
+        return (op,)
 
     def _small_ops(
         self, shard: Shard, implementation: Implementation, *, rotated: Array

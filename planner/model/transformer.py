@@ -8,6 +8,7 @@ import numpy as np
 from planner.model.attention import CrossAttention, LatentAttention, SelfAttention
 from planner.model.ends import NORM_VECTORS, tensor_parallel_copy, tensor_parallel_sum
 from planner.model.feed_forward import Experts, FeedForward
+from planner.model.linear_attention import LinearAttention
 from planner.ops import Array, Implementation, MemoryBound, Op, Saved, Shard
 
 Norm = Literal["rmsnorm", "layernorm", "layernorm-no-bias", "none"]
@@ -21,7 +22,7 @@ class TransformerLayer:
 
     kind: Literal["transformer"] = "transformer"
     hidden: int
-    attention: SelfAttention | LatentAttention
+    attention: SelfAttention | LatentAttention | LinearAttention
     feed_forward: FeedForward | Experts
     cross_attention: CrossAttention | None = None
     """Of a decoder that reads an encoder."""

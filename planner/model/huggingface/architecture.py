@@ -49,6 +49,9 @@ class Architecture:
     bias; ``full``: over all heads at once."""
     qk_norm_when: str = "always"
     sinks: str = "never"
+    output_gate: str = "never"
+    linear_attention: str = "never"
+    """Some layers have a gated delta rule in place of softmax attention."""
     expert_bias: str = "never"
     router_bias: str = "never"
     shared_experts: int = 0

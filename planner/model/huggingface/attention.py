@@ -5,6 +5,7 @@ from typing import Literal
 from planner.model.attention import LatentAttention, SelfAttention
 from planner.model.huggingface.architecture import Architecture
 from planner.model.huggingface.config import HEAD_DIM, HEADS, KV_HEADS, Config
+from planner.model.linear_attention import LinearAttention
 
 
 def read_attention(
@@ -37,8 +38,39 @@ def read_attention(
         output_bias=config.says(traits.output_bias),
         qk_norm=plain,
         sinks=config.says(traits.sinks),
+        output_gate=config.says(traits.output_gate),
         extra_parameters=extra.get(norm, 0),
     )
+
+
+def read_attentions(
+    config: Config, traits: Architecture, *, hidden: int, num_layers: int
+) -> list[SelfAttention | LatentAttention | LinearAttention]:
+    """The attention of every layer in order: hybrids mix linear with full attention.
+
+    ``layer_types`` lists the kinds; without it every ``full_attention_interval``-th is full.
+    """
+    full = read_attention(config, traits, hidden=hidden)
+    if not config.says(traits.linear_attention):
+        return [full] * num_layers
+    linear = LinearAttention(
+        key_heads=config.size(("linear_num_key_heads",)),
+        value_heads=config.size(("linear_num_value_heads",)),
+        key_head_dim=config.size(("linear_key_head_dim",)),
+        value_head_dim=config.size(("linear_value_head_dim",)),
+        kernel=config.count(("linear_conv_kernel_dim",), 4),
+    )
+    kinds = config.texts("layer_types")
+    if not kinds:
+        interval = max(config.count(("full_attention_interval",), 4), 1)
+        flags = [(layer + 1) % interval == 0 for layer in range(num_layers)]
+    elif len(kinds) != num_layers:
+        raise ValueError(
+            f"{config.where}: layer_types has {len(kinds)} entries for {num_layers} layers"
+        )
+    else:
+        flags = [kind == "full_attention" for kind in kinds]
+    return [full if flag else linear for flag in flags]
 
 
 def _head_dim(config: Config, *, hidden: int, heads: int) -> int:

@@ -11,7 +11,7 @@ from planner.model.huggingface.architecture import Architecture
 from planner.model.huggingface.attention import (
     beside_latent_parameters,
     has_new_decoder,
-    read_attention,
+    read_attentions,
 )
 from planner.model.huggingface.config import HIDDEN, LAYERS, POSITIONS, VOCABULARY, Config
 from planner.model.huggingface.feed_forward import read_feed_forwards
@@ -43,14 +43,15 @@ def decoder_model(config: Config, traits: Architecture, *, name: str) -> Model:
     Raises:
         ValueError: In one line naming the key at fault.
     """
-    refuse_unmodelled(config)
+    refuse_unmodelled(config, traits)
     traits = adjust(config, traits)
     hidden, num_layers = config.size(HIDDEN), config.size(LAYERS)
     vocabulary = config.size(VOCABULARY)
-    attention = read_attention(config, traits, hidden=hidden)
+    attentions = read_attentions(config, traits, hidden=hidden, num_layers=num_layers)
     extra = traits.extra_parameters
-    if isinstance(attention, LatentAttention):
-        extra += beside_latent_parameters(config, attention, hidden=hidden)
+    if isinstance(attentions[0], LatentAttention):
+        extra += beside_latent_parameters(config, attentions[0], hidden=hidden)
+    feed_forwards = read_feed_forwards(config, traits, hidden=hidden, num_layers=num_layers)
     layers = [
         TransformerLayer(
             hidden=hidden,
@@ -62,9 +63,7 @@ def decoder_model(config: Config, traits: Architecture, *, name: str) -> Model:
             parallel=config.says(traits.parallel),
             extra_parameters=extra,
         )
-        for feed_forward in read_feed_forwards(
-            config, traits, hidden=hidden, num_layers=num_layers
-        )
+        for attention, feed_forward in zip(attentions, feed_forwards, strict=True)
     ]
     projection = config.count(("word_embed_proj_dim",), hidden) % hidden
     tied = is_tied(config)
@@ -137,13 +136,15 @@ def sequence_length(config: Config) -> int:
     return min(longest, LONGEST_DEFAULT_SEQUENCE)
 
 
-def refuse_unmodelled(config: Config) -> None:
+def refuse_unmodelled(config: Config, traits: Architecture) -> None:
     """Refuse layers that have no op list here.
 
     Raises:
         ValueError: Naming the key that gives them away.
     """
     for key in UNMODELLED_KEYS:
+        if key == "linear_num_value_heads" and config.says(traits.linear_attention):
+            continue
         if config.values.get(key) not in (None, [], 0):
             raise ValueError(
                 f"{config.where}: {key} tells of layers that are not modelled "

@@ -70,6 +70,7 @@ def _t5(config: Config, traits: Architecture, *, name: str) -> Model:
 def _decoder(encoder: TransformerLayer, *, bias: bool) -> TransformerLayer:
     """The encoder's layer, causal, with attention to the encoder's output."""
     attention = encoder.attention
+    assert isinstance(attention, SelfAttention)  # both families are built with it above
     return replace(
         encoder,
         attention=replace(attention, causal=True),

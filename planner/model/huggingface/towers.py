@@ -159,8 +159,11 @@ _TOWERS = {
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_vl": _qwen3_vl,
     "qwen3_vl_moe": _qwen3_vl,
+    "qwen3_5": _qwen3_vl,
+    "qwen3_5_moe": _qwen3_vl,
 }
 _CLIP = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
+_QWEN3 = {"hidden_size": 1152, "intermediate_size": 4304, "patch_size": 16}
 _VISION_DEFAULTS: dict[str, Mapping[str, object]] = {
     # The one tower that all published models of the family have (config.json of
     # google/gemma-3-4b-it, meta-llama/Llama-4-Scout-17B-16E) ...
@@ -183,12 +186,8 @@ _VISION_DEFAULTS: dict[str, Mapping[str, object]] = {
     },
     "qwen2_vl": {},
     "qwen2_5_vl": {},
-    "qwen3_vl": {
-        "hidden_size": 1152, "intermediate_size": 4304, "patch_size": 16,
-        "deepstack_visual_indexes": [8, 16, 24],
-    },
-    "qwen3_vl_moe": {
-        "hidden_size": 1152, "intermediate_size": 4304, "patch_size": 16,
-        "deepstack_visual_indexes": [8, 16, 24],
-    },
+    "qwen3_vl": {**_QWEN3, "deepstack_visual_indexes": [8, 16, 24]},
+    "qwen3_vl_moe": {**_QWEN3, "deepstack_visual_indexes": [8, 16, 24]},
+    "qwen3_5": _QWEN3,
+    "qwen3_5_moe": _QWEN3,
 }  # fmt: skip
