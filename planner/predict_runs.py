@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from planner.calibration import Calibration
 from planner.cost.memory.device import usable_bytes
-from planner.cost.memory.table import memory
+from planner.cost.memory.table import MemoryTable, memory
 from planner.cost.step import step
 from planner.layout_table import tabulate
 from planner.runs import Run
@@ -64,9 +64,10 @@ def predict_runs(
         for name, value in found.parts.items():
             parts.setdefault(name, np.zeros(count))[rows] = value
         if with_memory:
-            held = memory(first.model, first.job, first.framework, table)
-            peak[rows] = _in_sense([runs[i].memory_kind for i in rows], held)
-            room = usable_bytes(first.cluster.device.memory_bytes, first.framework, table)
+            device = first.cluster.device
+            held = memory(first.model, first.job, first.framework, table, device=device)
+            peak[rows] = _as_measured([runs[i] for i in rows], held)
+            room = usable_bytes(device.memory_bytes, first.framework, table, device)
             fits[rows] = held.allocated <= room
     return Predictions(
         step_seconds=seconds[0], low_seconds=seconds[1], high_seconds=seconds[2],
@@ -74,6 +75,11 @@ def predict_runs(
     )  # fmt: skip
 
 
-def _in_sense(kinds: list[str], held: object) -> Floats:
-    senses = [kind if kind in ("reserved", "device") else "allocated" for kind in kinds]
-    return np.array([getattr(held, sense)[i] for i, sense in enumerate(senses)])
+def _as_measured(runs: list[Run], held: MemoryTable) -> Floats:
+    """In the sense, and of the pipeline rank, that each run measured."""
+    senses = ("allocated", "reserved", "device")
+    kinds = [run.memory_kind if run.memory_kind in senses else "allocated" for run in runs]
+    ranks = [held.of(run.memory_rank) for run in runs]
+    return np.array(
+        [getattr(r, kind)[i] for i, (r, kind) in enumerate(zip(ranks, kinds, strict=True))]
+    )
