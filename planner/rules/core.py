@@ -11,7 +11,14 @@ from planner.framework import Framework
 from planner.job import Job
 from planner.layout import Layout
 from planner.layout_table import LayoutTable
-from planner.model import Experts, LatentAttention, Model, SelfAttention, TransformerLayer
+from planner.model import (
+    Experts,
+    LatentAttention,
+    LinearAttention,
+    Model,
+    SelfAttention,
+    TransformerLayer,
+)
 
 Booleans = NDArray[np.bool_]
 
@@ -32,7 +39,7 @@ class Question:
         return tuple(b for b in self.model.layer_kinds if isinstance(b, TransformerLayer))
 
     @property
-    def attentions(self) -> tuple[SelfAttention | LatentAttention, ...]:
+    def attentions(self) -> tuple[SelfAttention | LatentAttention | LinearAttention, ...]:
         """The distinct self-attentions."""
         return tuple(layer.attention for layer in self.layers)
 
