@@ -8,16 +8,18 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict
 from importlib import resources
+from pathlib import Path
 
 import numpy as np
 
 from benchmarks.kernel_samples import read_samples
 from planner.cost.kernels.constants import KernelConstants, generation_of
-from planner.cost.kernels.fit import KernelSample, fit_kernels, median_constants, predict_seconds
+from planner.cost.kernels.fit import fit_kernels, median_constants
+from planner.cost.kernels.samples import KernelSample, predict_seconds
 
 MIN_SAMPLES = 5  # a generation with fewer timings keeps the typical constants
 MIN_SAMPLES_TYPICAL = 200  # generations whose constants enter the typical ones
-CALIBRATION = resources.files("planner") / "presets" / "calibrations" / "kernels.json"
+CALIBRATION = Path(str(resources.files("planner"))) / "presets" / "calibrations" / "kernels.json"
 
 
 def by_generation(samples: Iterable[KernelSample]) -> dict[str, list[KernelSample]]:
@@ -57,14 +59,14 @@ def entry_of(constants: KernelConstants, samples: list[KernelSample]) -> dict[st
     values = {key: value for key, value in asdict(constants).items() if key != "generation"}
     if not samples:
         return {"constants": values, "source": "median of the fitted generations"}
-    predicted = predict_seconds(samples, constants, samples[0].device)
+    predicted = predict_seconds(samples, constants)
     error = np.abs(predicted / np.array([s.seconds for s in samples]) - 1)
     return {
         "constants": values,
         "source": "benchmarks/published/kernels.csv: "
         + ", ".join(sorted({s.group for s in samples})),
         "rows": len(samples),
-        "devices": sorted({s.device.name for s in samples if s.device}),
+        "devices": sorted({s.device.name for s in samples}),
         "median_abs_error": round(float(np.median(error)), 4),
         "p90_abs_error": round(float(np.quantile(error, 0.9)), 4),
     }

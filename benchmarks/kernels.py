@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from benchmarks.fit_kernels import by_generation, fit_all, fit_generation
 from benchmarks.kernel_samples import read_samples
 from planner.cost.kernels.constants import KernelConstants
-from planner.cost.kernels.fit import FREE_CONSTANTS, KernelSample, predict_seconds
+from planner.cost.kernels.fit import FREE_CONSTANTS
+from planner.cost.kernels.samples import KernelSample, predict_seconds
 
 REPORT = Path(__file__).parent / "reports" / "kernels.md"
 FOLDS = 5
@@ -49,7 +50,7 @@ def fold_of(sample: KernelSample) -> int:
 
 def errors(samples: Samples, constants: KernelConstants) -> Errors:
     """Logarithm of predicted over measured."""
-    predicted = predict_seconds(samples, constants, samples[0].device)
+    predicted = predict_seconds(samples, constants)
     return np.log(predicted / np.array([sample.seconds for sample in samples]))
 
 
@@ -99,7 +100,7 @@ def table(samples: Samples, error: Errors, label: Callable[[KernelSample], str])
 
 def device_kind(sample: KernelSample) -> str:
     """Device and kind, for the table of held-out devices."""
-    return f"{sample.device.name}: {kind_of(sample)}" if sample.device else kind_of(sample)
+    return f"{sample.device.name}: {kind_of(sample)}"
 
 
 def main() -> None:
@@ -111,7 +112,7 @@ def main() -> None:
         [errors(rows, constants[name]) for name, rows in generations.items() if name in constants]
     )
     shapes = held_out(samples, fold_of)
-    devices = held_out(samples, lambda sample: sample.device.name if sample.device else "")
+    devices = held_out(samples, lambda sample: sample.device.name)
     unseen = other_generations(samples)
     parts = [
         "# Kernel time: predicted against published timings",

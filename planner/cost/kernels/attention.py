@@ -1,5 +1,7 @@
 """Seconds of attention: fused (flash) kernels and the unfused chain."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -127,7 +129,7 @@ def _unfused_seconds(
     library: str,
 ) -> Seconds:
     """Batched products and passes over the full score matrix; a mask saves nothing."""
-    given = {
+    given: dict[str, Any] = {
         "batch": batch * heads,
         "dtype": dtype,
         "device": device,

@@ -1,11 +1,15 @@
 """Seconds of convolutions, as the matrix products they are computed by."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from planner.cluster import Device
 from planner.cost.kernels.constants import DTYPE_BYTES, KernelConstants
 from planner.cost.kernels.gemm import busy_seconds, product_seconds
+
+Pixels = NDArray[np.float64]
 
 
 def convolution_seconds(
@@ -22,7 +26,7 @@ def convolution_seconds(
     dtype: str,
     device: Device,
     constants: KernelConstants,
-) -> NDArray[np.float64]:
+) -> Pixels:
     """Seconds of a 2-d convolution ("same" padding) by implicit matrix product.
 
     Forward is a product of ``batch * out_height * out_width`` rows, ``out_channels`` columns
@@ -56,26 +60,32 @@ def convolution_seconds(
     pixels_in = batch * height * width
     pixels_out = batch * np.ceil(height / stride) * np.ceil(width / stride)
     sources, targets, window = in_channels / groups, out_channels / groups, kernel**2
-    given = {"dtype": dtype, "device": device, "constants": constants}
-    if backward:
-        inner = targets * window / stride**2
-        products = (
-            product_seconds(pixels_in, sources, inner, groups, **given),
-            product_seconds(targets, sources * window, pixels_out, groups, **given),
-        )
-    else:
-        products = (product_seconds(pixels_out, targets, sources * window, groups, **given),)
-    rate = constants.convolution_fraction * _winograd_gain(kernel, stride, dtype)
+    given: dict[str, Any] = {"dtype": dtype, "device": device, "constants": constants}
+    rate = _convolution_rate(kernel, stride, dtype, constants)
     moved = (pixels_in * in_channels + pixels_out * out_channels) * DTYPE_BYTES[dtype]
-    return sum(
-        constants.launch_seconds
-        + busy_seconds(product / rate, moved, device=device, constants=constants)
-        for product in products
-    )
+
+    def one(rows: Pixels, columns: Pixels, inner: Pixels) -> Pixels:
+        compute = product_seconds(rows, columns, inner, groups, **given) / rate
+        busy = busy_seconds(compute, moved, device=device, constants=constants)
+        return constants.launch_seconds + busy
+
+    if backward:
+        input_gradient = one(pixels_in, sources, targets * window / stride**2)
+        return input_gradient + one(targets, sources * window, pixels_out)
+    return one(pixels_out, targets, sources * window)
 
 
-def _winograd_gain(
-    kernel: NDArray[np.float64], stride: NDArray[np.float64], dtype: str
-) -> NDArray[np.float64]:
-    """Multiplications saved by F(2x2, 3x3), which libraries use on float32 vector units."""
-    return np.where((kernel == 3) & (stride == 1) & (dtype == "fp32"), 2.25, 1.0)
+def _convolution_rate(
+    kernel: NDArray[np.float64],
+    stride: NDArray[np.float64],
+    dtype: str,
+    constants: KernelConstants,
+) -> NDArray[np.float64] | float:
+    """Rate relative to the matrix product of the same shape.
+
+    Matrix units wait for windows to be gathered; float32 vector units do not, and save
+    multiplications by F(2x2, 3x3).
+    """
+    if dtype != "fp32":
+        return constants.convolution_fraction
+    return np.where((kernel == 3) & (stride == 1), 2.25, 1.0)

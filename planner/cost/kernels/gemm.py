@@ -53,7 +53,7 @@ def gemm_seconds(
     quantisation); Osama et al., "Stream-K", PPoPP 2023.
     """
     m, n, k, batch = (np.maximum(np.asarray(x, np.float64), 1.0) for x in (m, n, k, batch))
-    given = {"dtype": dtype, "device": device, "constants": constants}
+    given: dict[str, Any] = {"dtype": dtype, "device": device, "constants": constants}
     rate = _alignment_rate(m, n, k, dtype=dtype, accumulate=accumulate, constants=constants)
     if accumulate:
         rate = rate * constants.accumulate_rate
@@ -95,7 +95,7 @@ def product_seconds(
     if device.kind == "cpu" or device.multiprocessors <= 0:
         return 2.0 * batch * m * n * (depth + constants.k_half) / rate
     slots = float(device.multiprocessors)
-    best = np.inf
+    best: Seconds = np.array(np.inf)
     for rows, columns in _TILES:
         filled = batch * np.ceil(m / rows) * np.ceil(n / columns) / slots
         work = _waves(filled, k, constants) * _depth(filled, depth, constants)
@@ -187,7 +187,7 @@ def linear_seconds(
         constants: Fitted constants.
         accumulate: The weight gradient is added to a float32 buffer.
     """
-    given = {"dtype": dtype, "device": device, "constants": constants}
+    given: dict[str, Any] = {"dtype": dtype, "device": device, "constants": constants}
     cast = dtype in ("fp8", "fp4")  # casting also stores the transpose for the weight gradient
     return (
         gemm_seconds(tokens, out_features, in_features, quantise=cast, **given),
