@@ -133,7 +133,7 @@ def step(
     )  # fmt: skip
     parts = {name: table.microbatches * value[pair] for name, value in stages.parts.items()}
     send = _send_seconds(model, job, table, prices)
-    exposed = send * ~_hides_sends(table, prices) + prices.step.pipeline_sync_seconds * (
+    exposed = send * ~hides_sends(table, prices) + prices.step.pipeline_sync_seconds * (
         table.pp > 1
     )
     parts["pp"] = 2.0 * exposed * table.microbatches * table.vpp
@@ -190,10 +190,9 @@ def estimate(
             input_gradient_seconds=input_gradient,
             weight_gradient_seconds=weight_gradient,
             send_seconds=float(found.send_seconds[0]) + calibration.step.pipeline_sync_seconds,
-            overlap=bool(_hides_sends(table, prices)[0]),
+            overlap=bool(hides_sends(table, prices)[0]),
         )
-        pipeline = ("forward", "backward", "recompute", "tp", "cp", "ep", "pp")
-        working = sum(parts[n] for n in pipeline) + _stage_host(found, layout)
+        working = float(working_seconds(found, table)[0])
         bubble = max(timeline.makespan_seconds - working, 0.0)
         total += bubble - parts["bubble"]
         parts["bubble"] = bubble
@@ -208,12 +207,15 @@ def estimate(
     )  # fmt: skip
 
 
-def _stage_host(found: StepTable, layout: Layout) -> float:
-    pair = int(found.stages.inverse[0])
-    return float(found.stages.parts["host"][pair]) * layout.microbatches
+def working_seconds(found: StepTable, table: LayoutTable) -> Floats:
+    """What the slowest rank does in all its microbatches: the step of a pipeline without bubble."""
+    names = ("forward", "backward", "recompute", "tp", "cp", "ep", "pp")
+    host = found.stages.parts["host"][found.stages.inverse] * table.microbatches
+    return np.sum([found.parts[name] for name in names], axis=0) + host
 
 
-def _hides_sends(table: LayoutTable, prices: Prices) -> NDArray[np.bool_]:
+def hides_sends(table: LayoutTable, prices: Prices) -> NDArray[np.bool_]:
+    """Whether sends between stages go on behind compute."""
     return (table.vpp > 1) & prices.framework.overlaps_pipeline
 
 
