@@ -1,6 +1,6 @@
 """Which ranks talk to which: every process group of a layout, laid onto a cluster."""
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from planner.layout import Axis
 Group = Literal[
     "tp", "cp", "dp", "pp", "ep", "etp", "gradient", "shard", "replicate", "expert_gradient"
 ]
-GROUPS: tuple[Group, ...] = Group.__args__
+GROUPS: tuple[Group, ...] = get_args(Group)
 """The axes; the experts' own axes; the replicas that sum one gradient (dp x cp), of which
 ``shard`` ranks share one copy and ``replicate`` hold equal shards (HSDP); and the replicas of
 one expert."""
@@ -57,14 +57,15 @@ def group_axes(layout, group: Group) -> list[tuple[NDArray, NDArray]]:
     replicas = np.asarray(layout.dp) * layout.cp
     stage = replicas * layout.tp
     experts = np.asarray(layout.etp) * layout.ep
-    axes, low, high = {
+    table: dict[str, tuple[tuple[Axis, ...], object, object]] = {
         "gradient": (("cp", "dp"), 1, replicas),
         "shard": (("cp", "dp"), 1, layout.shard_group),
         "replicate": (("cp", "dp"), layout.shard_group, replicas),
         "etp": (("tp", "cp", "dp"), 1, layout.etp),
         "ep": (("tp", "cp", "dp"), layout.etp, experts),
         "expert_gradient": (("tp", "cp", "dp"), experts, stage),
-    }[group]
+    }
+    axes, low, high = table[group]
     return _slice(layout, axes, np.asarray(low), np.asarray(high))
 
 

@@ -5,7 +5,7 @@ module: every legal algorithm is priced and the least time counts. Each time gro
 bytes, so the least one does too.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -45,7 +45,7 @@ FIRST_SWITCH_REDUCTION_CAPABILITY = 9.0
 """NVLS needs the multicast of third-generation NVSwitch and Hopper (NVIDIA NCCL notes 2.17)."""
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
-KINDS: tuple[Collective, ...] = Collective.__args__
+KINDS: tuple[Collective, ...] = get_args(Collective)
 
 
 def collective_seconds(

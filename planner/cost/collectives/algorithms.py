@@ -102,12 +102,11 @@ def hierarchical_seconds(buffer_bytes, route: Route):
     heterogeneous network hierarchy", MLSys 2019.
     """
     total = np.zeros(())
-    for index, p in enumerate(route.paths):
+    for p in route.paths:
         wire = ring_wire_seconds(
             buffer_bytes, ranks=p.domains, passes=2, bytes_per_second=p.bytes_per_second
         )
-        hops = [0.0] * len(route.paths)
-        hops[index] = 2 * (p.domains - 1)
+        hops = [2 * (q.domains - 1) * (q is p) for q in route.paths]
         total = total + p.used * route.message_seconds(wire, hops=hops, algorithm="ring")
     levels = sum(p.used * 1 for p in route.paths)
     return np.where(levels > 1, total + _own_block_seconds(buffer_bytes, route), np.inf)

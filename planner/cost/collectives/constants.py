@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib import resources
+from typing import Any, get_args
 
 from planner.cluster import LinkKind
 
 ALGORITHMS = ("ring", "tree", "nvls")
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
-LINK_KINDS = tuple(LinkKind.__args__)
+LINK_KINDS: tuple[str, ...] = get_args(LinkKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +98,12 @@ class CommunicationConstants:
         """Buffer bytes per second of a switch reduction over the line rate of one rank."""
         return self.switch_rate_fraction * self.switch_efficiencies.get(architecture, 1.0)
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """Plain numbers for a JSON file."""
         return asdict(self)
 
 
-def read_communication(table: Mapping) -> CommunicationConstants:
+def read_communication(table: Mapping[str, Any]) -> CommunicationConstants:
     """Constants from the plain numbers of a JSON file; refuses unknown keys.
 
     Raises:

@@ -3,20 +3,29 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from planner.cluster import Cluster, span
-from planner.cost.collectives.constants import CommunicationConstants, default_communication
-from planner.cost.comm import algorithm_seconds, send_recv_seconds, supports_switch_reduction
+from planner.cost.collectives.constants import (
+    CommunicationConstants,
+    LinkConstants,
+    default_communication,
+)
+from planner.cost.comm import (
+    Collective,
+    algorithm_seconds,
+    send_recv_seconds,
+    supports_switch_reduction,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveSample:
     """One measured collective, or one message between neighbours (``send_recv``)."""
 
-    kind: str
+    kind: Collective | Literal["send_recv"]
     buffer_bytes: float
     seconds: float
     degree: int
@@ -32,7 +41,7 @@ def predicted_seconds(
     samples: Sequence[CollectiveSample], cluster: Cluster, constants: CommunicationConstants
 ) -> np.ndarray:
     """What the model says of each sample, priced in batches of the same collective."""
-    batches = defaultdict(list)
+    batches: dict[tuple, list[int]] = defaultdict(list)
     for index, sample in enumerate(samples):
         batches[sample.kind, sample.algorithm, sample.groups].append(index)
     seconds = np.empty(len(samples))
@@ -91,7 +100,7 @@ def unknowns_of(
     sets: Sequence[tuple[Sequence[CollectiveSample], Cluster]], prior: CommunicationConstants
 ) -> dict[Place, Range]:
     """Where each number lives that these samples can move; nothing else is touched."""
-    kinds = {sample.kind for samples, _ in sets for sample in samples}
+    kinds: set[str] = {sample.kind for samples, _ in sets for sample in samples}
     found: dict[Place, Range] = {}
     for link in sorted(_links_crossed(sets)):
         found |= {("links", link, name): r for name, r in _LINK_RANGES.items()}
@@ -111,7 +120,7 @@ def unknowns_of(
     found |= {("base_seconds", name): _BASE for name in bases}
     kind_rate = _SOFT_KIND_RATE if on_cpus else _KIND_RATE
     found |= {("kind_rate_fractions", k): kind_rate for k in sorted(kinds - {"all_reduce"})}
-    rows = Counter()
+    rows: Counter[str] = Counter()
     for samples, cluster in sets:
         rows[cluster.device.architecture] += len(samples)
     common = sorted(name for name, count in rows.items() if count >= LEAST_ROWS)
@@ -129,7 +138,7 @@ def unknowns_of(
 
 def _links_crossed(sets: Iterable[tuple[Sequence[CollectiveSample], Cluster]]) -> set[str]:
     """Link kinds that enough samples use."""
-    rows = Counter()
+    rows: Counter[str] = Counter()
     for samples, cluster in sets:
         for sample in samples:
             lies = span(cluster, degree=sample.degree, stride=sample.stride)
@@ -243,7 +252,8 @@ def _get(constants: CommunicationConstants, place: Place) -> float:
 def _with_values(
     constants: CommunicationConstants, places: Iterable[Place], values: np.ndarray
 ) -> CommunicationConstants:
-    links, changed = dict(constants.links), {}
+    links: dict[str, LinkConstants] = dict(constants.links)
+    changed: dict[str, Any] = {}
     for place, value in zip(places, values.tolist(), strict=True):
         match place:
             case ("links", link, name):
