@@ -51,6 +51,11 @@ class Framework:
     selective_recompute: Literal["core_attention", "half"] = "core_attention"
     """What selective recomputation runs again: the attention core (Megatron), or about half
     of a layer (torchtitan: every second matrix product, or every second layer)."""
+    elementwise_traffic: float = 1.0
+    """Bytes that norms, activations, dropout and loss really move over those of kernels that
+    read each input and write each output once: eager programs cast, copy and split."""
+    separate_accumulation: bool = False
+    """Weight gradients are written and then added to a float32 buffer by a pass of their own."""
     fused_quantise: bool = False
     """Casts to 8 bits are part of the norm or activation before them (Transformer Engine)."""
     dropout: bool = False

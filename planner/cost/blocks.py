@@ -108,6 +108,12 @@ def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: P
             result[INDEX["core_launches"]] += launches[0]
         kind = "expert_parameters" if op.expert else "dense_parameters"
         result[INDEX[kind]] += op.parameters
+    if prices.framework.separate_accumulation:
+        owned = result[INDEX["dense_parameters"]] + result[INDEX["expert_parameters"]]
+        # Written in 16 bits, read again, added to a float32 number that is read and written.
+        result[INDEX["weight_gradient"]] += compute.memory_bound_seconds(
+            10.0 * owned, launches=0, device=prices.cluster.device, constants=prices.kernels
+        )
     result[INDEX["core_forward"]] = core[0]
     # A ring passes keys on while it computes with those it has.
     result[INDEX["cp_forward"]] += np.maximum(ring[0] - core[0], 0.0)
@@ -164,7 +170,8 @@ def _gemm(op: Gemm, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, An
     if not op.weight:
         once = compute.gemm_seconds(op.m, op.n, op.k, batch=op.batch, **given)
         return (once, 2.0 * once, 0.0), (1, 2)
-    accumulate = prices.framework.gradient_bytes == 4
+    habits = prices.framework
+    accumulate = habits.gradient_bytes == 4 and not habits.separate_accumulation
     if op.expert:
         many = {**given, "quantise": cast}
         return (
@@ -219,9 +226,10 @@ def _convolution(op: Convolution, prices: Prices) -> tuple[tuple[Any, Any, Any],
 
 def _memory(op: MemoryBound, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
     given = {"device": prices.cluster.device, "constants": prices.kernels}
+    more = prices.framework.elementwise_traffic
     return (
-        compute.memory_bound_seconds(op.forward_bytes, launches=op.forward_launches, **given),
-        compute.memory_bound_seconds(op.backward_bytes, launches=op.backward_launches, **given),
+        compute.memory_bound_seconds(more * op.forward_bytes, launches=op.forward_launches, **given),
+        compute.memory_bound_seconds(more * op.backward_bytes, launches=op.backward_launches, **given),
         0.0,
     ), (op.forward_launches, op.backward_launches)
 
