@@ -137,6 +137,10 @@ class Cluster:
     """Date, region and source of the price."""
     num_devices: int = 0
     """Devices that exist; 0 for any number."""
+    pipeline_stall_seconds: float = 0.0
+    """Measured delay of each layer and microbatch while a pipeline crosses this fabric."""
+    pipeline_stall_rank_seconds: float = 0.0
+    """The same, times ``tp ** 1.5``: stalls of a tensor-parallel group add up."""
     fabric_degradation_exponent: float = -1.0
     """The rate between domains falls as ``(domains / 2) ** -exponent`` where this fabric was
     measured to be shared or untuned; negative for the calibration's own, of clean fabrics."""

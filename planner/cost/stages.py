@@ -76,12 +76,26 @@ def stage_costs(model: Model, job: Job, table: LayoutTable, prices: Prices) -> S
     first, to_shard = distinct_rows({**columns, **strides})
     costs = _kind_costs(model, job, {n: c[first] for n, c in columns.items()},
                         {n: c[first] for n, c in strides.items()}, prices)  # fmt: skip
+    stalls = _crosses_fabric(table, prices)
     pair_first, inverse = distinct_rows(
         {"shard": to_shard, "split": table.split, "recompute": table.recompute,
-         "layers": table.recompute_layers}
+         "layers": table.recompute_layers, "stalls": stalls}
     )  # fmt: skip
     chosen = table.take(pair_first)
-    return _sum_stages(model, chosen, to_shard[pair_first], costs, inverse, prices)
+    stall = stalls[pair_first] * _stall_seconds(chosen, prices)
+    return _sum_stages(model, chosen, to_shard[pair_first], costs, inverse, stall, prices)
+
+
+def _crosses_fabric(table: LayoutTable, prices: Prices) -> Integers:
+    """1 where a pipeline leaves the node."""
+    reach = table.stride("pp") * table.pp
+    return ((table.pp > 1) & (reach > prices.cluster.devices_per_node)).astype(np.int64)
+
+
+def _stall_seconds(table: LayoutTable, prices: Prices) -> Floats:
+    """Delay of one layer and microbatch where the fabric was measured to stall pipelines."""
+    cluster = prices.cluster
+    return cluster.pipeline_stall_seconds + cluster.pipeline_stall_rank_seconds * table.tp**1.5
 
 
 def _kind_costs(
@@ -120,7 +134,7 @@ def _padded(block: Any, prices: Prices) -> Any:
 
 def _sum_stages(
     model: Model, pairs: LayoutTable, shard: Integers, costs: Floats, inverse: Integers,
-    prices: Prices,
+    stall: Floats, prices: Prices,
 ) -> StageCosts:  # fmt: skip
     size = len(pairs)
     names = ("forward_sum", "backward_sum", "slowest_forward", "slowest_backward",
@@ -133,7 +147,8 @@ def _sum_stages(
     for code, split in enumerate(pairs.splits):
         rows = np.flatnonzero(pairs.split == code)
         place[rows] = np.arange(len(rows))
-        stages = _stages_of(model, split, pairs, rows, costs[:, :, shard[rows]], prices)
+        stages = _stages_of(model, split, pairs, rows, costs[:, :, shard[rows]],
+                            stall[rows], prices)  # fmt: skip
         for kept, name in zip(per_stage, ("F", "I", "W"), strict=True):
             kept.append(stages[name])
         if not len(rows):
@@ -147,8 +162,9 @@ def _sum_stages(
 
 
 def _stages_of(
-    model: Model, split: Split, pairs: LayoutTable, rows: Integers, costs: Floats, prices: Prices
-) -> dict[str, Floats]:
+    model: Model, split: Split, pairs: LayoutTable, rows: Integers, costs: Floats,
+    stall: Floats, prices: Prices,
+) -> dict[str, Floats]:  # fmt: skip
     """Per (virtual) stage and pair: seconds by part, and totals of the passes."""
     layers = split.kind_counts(model)
     stages = len(layers)
@@ -171,12 +187,13 @@ def _stages_of(
     host_backward = (field["backward_launches"] + again["launches"]) * (
         prices.step.host_operation_seconds
     )
-    layer_host = prices.framework.host_seconds_per_layer * layers.sum(1, keepdims=True)
+    many = layers.sum(1, keepdims=True)
+    layer_host = prices.framework.host_seconds_per_layer * many
     growth = 1.0 + prices.step.host_rank_growth * (pairs.tp[rows] - 1)
-    host_forward = np.maximum(growth * (host_forward + layer_host) - forward, 0.0)
+    host_forward = np.maximum(growth * (host_forward + layer_host) + many * stall / 2 - forward, 0.0)
     backward = input_gradient + field["weight_gradient"]
     host_backward += layer_host * (1.0 + again["full"])
-    host_backward = np.maximum(growth * host_backward - backward, 0.0)
+    host_backward = np.maximum(growth * host_backward + many * stall / 2 - backward, 0.0)
     return {
         "F": forward + host_forward,
         "I": input_gradient + host_backward,
