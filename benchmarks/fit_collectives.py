@@ -38,8 +38,13 @@ PRIOR = CommunicationConstants(
         "roce": LinkConstants(rate_fraction=0.92, hop_factor=0.4, fill_factor=1.0),
         "efa": LinkConstants(rate_fraction=0.9, hop_factor=0.4, fill_factor=1.0),
         "ethernet": LinkConstants(rate_fraction=0.85, hop_factor=0.4, fill_factor=1.0),
+        # Sockets between processes that share cores, with no chunks in flight: not fitted here.
         "gloo": LinkConstants(
-            rate_fraction=0.5, hop_factor=1.0, fill_factor=1.0, crowding_exponent=0.5
+            rate_fraction=1.0,
+            hop_factor=1.0,
+            fill_factor=0.02,
+            crowding_exponent=1.0,
+            startup_crowding_exponent=1.0,
         ),
     },
     other=LinkConstants(rate_fraction=0.75, hop_factor=0.3, fill_factor=0.5),

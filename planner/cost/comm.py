@@ -115,8 +115,12 @@ def _candidates(
         return {"broadcast": broadcast_seconds(buffers, route)}
     if kind in ("all_gather", "reduce_scatter"):
         return {"ring": ring_seconds(buffers, route, passes=1)}
+    ring = {"ring": ring_seconds(buffers, route, passes=2)}
+    if cluster.device.kind == "cpu":
+        # Gloo has a ring and nothing else for more than a handful of bytes.
+        return ring
     times = {
-        "ring": ring_seconds(buffers, route, passes=2),
+        **ring,
         "tree": tree_seconds(buffers, route),
         "hierarchical": hierarchical_seconds(buffers, route),
     }

@@ -31,11 +31,20 @@ class LinkConstants:
     crowding_exponent: float = 0.0
     """The rate of a rank falls as ``(ranks at work in the domain / 2) ** -exponent``: host
     bridges, sockets and cores that ranks share; 0 for a switch."""
+    startup_crowding_exponent: float = 0.0
+    """Start-ups grow as ``(ranks at work in the domain / 2) ** exponent``: processes that wait
+    for a core."""
 
     def __post_init__(self) -> None:
         if self.rate_fraction <= 0:
             raise ValueError(f"rate_fraction must be positive, got {self.rate_fraction}")
-        for name in ("hop_factor", "fill_factor", "saturation_factor", "crowding_exponent"):
+        for name in (
+            "crowding_exponent",
+            "startup_crowding_exponent",
+            "hop_factor",
+            "fill_factor",
+            "saturation_factor",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 

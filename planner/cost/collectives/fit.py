@@ -77,7 +77,7 @@ _LINK_RANGES = {
     "fill_factor": Range(0.001, 100.0, 1.5),
     "saturation_factor": Range(0.1, 1e4, 1.5),
 }
-_CROWDING = Range(0.01, 1.5, 0.7)
+_CROWDING = Range(0.01, 2.0, 0.7)
 _SOFT_RATE = Range(0.01, 50.0, 1.0)
 """Of links without a line rate to fall short of: memory and sockets between processes."""
 _BASE = Range(1e-6, 5e-3, 0.7)
@@ -106,8 +106,9 @@ def unknowns_of(
         found |= {("links", link, name): r for name, r in _LINK_RANGES.items()}
         if link == "gloo":
             found["links", link, "rate_fraction"] = _SOFT_RATE
-        if prior.link(link).crowding_exponent > 0:
-            found["links", link, "crowding_exponent"] = _CROWDING
+        for name in ("crowding_exponent", "startup_crowding_exponent"):
+            if getattr(prior.link(link), name) > 0:
+                found["links", link, name] = _CROWDING
     rings = {"all_reduce", "all_gather", "reduce_scatter"}
     reductions = "all_reduce" in kinds
     switched = any(supports_switch_reduction(cluster) for _, cluster in sets)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from planner.cluster import Cluster, Span, Tier
 from planner.cost.collectives.closed_forms import low_latency_seconds, pipelined_seconds
-from planner.cost.collectives.constants import CommunicationConstants, LinkConstants
+from planner.cost.collectives.constants import CommunicationConstants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,11 @@ class Path:
     """Links of this tier on a ring through the whole group (less the one that closes it)."""
     bytes_per_second: NDArray
     """What the ranks of one inner domain send over the tier together."""
-    hop_seconds: float
+    hop_seconds: NDArray | float
     """Start-up of one hop of a tiny message."""
-    fill_seconds: float
+    fill_seconds: NDArray | float
     """Start-up of one hop of a message in chunks."""
-    saturation_seconds: float
+    saturation_seconds: NDArray | float
     """Wire time per hop from which on chunks are as large as they get."""
 
     @property
@@ -106,11 +106,13 @@ def route_of(
         link, members = constants.link(tier.link), span.members[index]
         domains = -(-members // inside)
         rate = _rate(tier, inside=inside, domains=domains, sharers=sharers, outer=index > 0)
+        unit = tier.latency_seconds * (startup if index == 0 else 1.0)
         if tier.size:
-            rate = rate * _crowding(link, members * span.sharers[index])
+            at_work = np.maximum(members * span.sharers[index], 2) / 2.0
+            rate = rate * at_work**-link.crowding_exponent
+            unit = unit * at_work**link.startup_crowding_exponent
         if index > 0:
             rate = rate * (np.maximum(domains, 2) / 2.0) ** -exponent
-        unit = tier.latency_seconds * (startup if index == 0 else 1.0)
         found.append(
             Path(
                 inside=inside,
@@ -148,8 +150,3 @@ def _rate(tier: Tier, *, inside, domains, sharers, outer: bool):
     if outer and tier.uplink_bytes_per_second > 0:
         rate = np.minimum(rate, tier.uplink_bytes_per_second / sharers)
     return rate
-
-
-def _crowding(link: LinkConstants, ranks_at_work):
-    """Share of a rank's rate that is left when many work at once on a bus or on few cores."""
-    return (np.maximum(ranks_at_work, 2) / 2.0) ** -link.crowding_exponent
