@@ -35,8 +35,8 @@ CLUSTERS = [
 ]
 
 
-def seconds(kind, buffer_bytes, *, cluster, degree, stride=1, constants=CONSTANTS):
-    lies = span(cluster, degree=degree, stride=stride)
+def seconds(kind, buffer_bytes, *, cluster, degree, stride=1, world_size=0, constants=CONSTANTS):
+    lies = span(cluster, degree=degree, stride=stride, world_size=world_size)
     return collective_seconds(kind, buffer_bytes, span=lies, cluster=cluster, constants=constants)
 
 
@@ -165,6 +165,25 @@ def test_switch_reduction_needs_hopper_and_a_switch():
     assert not supports_switch_reduction(load_cluster("a100-80g-8x200g"))
     assert not supports_switch_reduction(load_cluster("rtx4090-8gpu"))
     assert not supports_switch_reduction(load_cluster("mi300x-8x400g"))
+
+
+def test_gloo_knows_only_the_ring():
+    cluster = load_cluster("laptop")
+    lies = span(cluster, degree=4, stride=1)
+    times = algorithm_seconds("all_reduce", 1e6, span=lies, cluster=cluster, constants=CONSTANTS)
+    assert list(times) == ["ring"]
+
+
+def test_ranks_that_share_cores_wait_for_each_other():
+    laptop = load_cluster("laptop")
+    box = replace(laptop.tiers[0], size=4, link="gloo", bytes_per_second=1e9, latency_seconds=1e-4)
+    cluster = replace(laptop, tiers=(box,))
+    for size in (1.0, 1e8):
+        alone, crowded = (
+            float(seconds("all_gather", size, cluster=cluster, degree=2, world_size=world))
+            for world in (2, 4)
+        )
+        assert crowded > 1.5 * alone
 
 
 def test_a_pipeline_pays_for_the_widest_boundary_it_crosses():

@@ -129,7 +129,7 @@ def unknowns_of(
         found |= {("startup_factors", name): _STARTUP for name in common}
     wanted = {
         "own_block_cost": bool(kinds & rings),
-        "tree_rate_fraction": reductions,
+        "tree_rate_fraction": reductions and not on_cpus,
         "switch_rate_fraction": reductions and switched,
         "peer_seconds": "all_to_all" in kinds,
         "degradation_exponent": len(sets) > 1,
