@@ -200,7 +200,8 @@ def span(cluster: Cluster, *, degree: object, stride: object, world_size: object
         cluster: The nest.
         degree: Ranks in one group.
         stride: Distance between neighbours, the product of the inner axes' degrees.
-        world_size: Ranks of the whole job; 0 for ``degree * stride``, one set of groups.
+        world_size: Ranks of the whole job; 0 for all that the cluster has, or one set of groups
+            (``degree * stride``) on a cluster of any size.
 
     >>> from planner.catalogue import load_cluster
     >>> lies = span(load_cluster("h100-8x400g"), degree=16, stride=2)
@@ -223,12 +224,14 @@ def span_of_axes(
     Args:
         cluster: The nest.
         axes: Degree and stride of each axis; the strides must nest.
-        world_size: Ranks of the whole job; 0 for one set of groups.
+        world_size: Ranks of the whole job; 0 for all that the cluster has, or one set of groups
+            on a cluster of any size.
     """
     arrays = [np.asarray(value, np.int64) for axis in axes for value in axis]
     worlds, *arrays = np.broadcast_arrays(np.asarray(world_size, np.int64), *arrays)
     pairs = list(zip(arrays[::2], arrays[1::2], strict=True))
     whole = np.prod([degree for degree, _ in pairs], axis=0)
+    worlds = np.where(worlds > 0, worlds, cluster.num_devices)
     worlds = np.maximum(worlds, np.max([d * s for d, s in pairs], axis=0))
     members, sharers = [], []
     for tier in cluster.tiers[:-1]:

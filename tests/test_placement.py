@@ -143,6 +143,13 @@ def test_the_shards_of_a_node_stay_in_it():
     assert int(spans["replicate"].sharers[0]) == 8
 
 
+def test_a_machine_of_known_size_is_taken_to_work_as_a_whole():
+    box = load_cluster("rtx4090:8")
+    assert int(span(box, degree=2, stride=1).sharers[0]) == 4
+    assert int(span(box, degree=2, stride=1, world_size=2).sharers[0]) == 1
+    assert int(span(nest(8), degree=2, stride=1).sharers[0]) == 1
+
+
 def test_axes_of_a_group_multiply_to_its_size():
     layout = Layout(tp=4, cp=2, dp=6, ep=8, etp=2)
     for group, size in {"gradient": 12, "ep": 8, "etp": 2, "expert_gradient": 3}.items():

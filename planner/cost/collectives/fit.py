@@ -31,7 +31,8 @@ class CollectiveSample:
     degree: int
     stride: int = 1
     groups: int = 0
-    """Groups that worked at once inside one node; 0 for as many as fit."""
+    """Groups that worked at once inside one node: 1 for a benchmark that ran alone; 0 for as
+    many as the cluster has room for."""
     algorithm: str = ""
     """The one that the library was made to use; empty for its own choice."""
     weight: float = 1.0
