@@ -163,7 +163,8 @@ class LayoutTable:
         """Distance in ranks between neighbours of one axis, per layout."""
         degrees = {"tp": self.tp, "cp": self.cp, "dp": self.dp, "pp": self.pp}
         result = np.ones_like(self.dp)
-        for code, order in enumerate(self.orders):
+        for code in np.flatnonzero(np.bincount(self.order, minlength=1)):
+            order = self.orders[code]
             inner = np.ones_like(self.dp)
             for name in order[: order.index(axis)]:
                 inner = inner * degrees[name]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout import ScheduleName
-from planner.layout_table import RECOMPUTES, SCHEDULES, WHOLE, Split
+from planner.layout_table import SCHEDULES, WHOLE, Split
 from planner.rules.core import Question, divisors
 from planner.schedules import V_SHAPED, why_not
 from planner.search.choices import Columns
@@ -15,8 +15,6 @@ from planner.search.splits import candidate_splits
 
 MOST_VIRTUAL_STAGES = 16
 """Chunks per rank that are tried; beyond, chunks are single layers of the largest models."""
-PARTIAL_RECOMPUTE_STEPS = 8
-"""How many values of "full recompute of k layers" are listed; finalists try every k."""
 
 
 def column(values: Sequence[int]) -> NDArray[np.int64]:
@@ -133,33 +131,12 @@ class Options:
             groups = [g for g in groups if g <= node]
         return [replicas, *reversed(groups)]
 
-    def recompute(self, pp: int) -> Columns:
-        """Nothing, attention scores, everything, or everything of some layers."""
-        model, framework = self.question.model, self.question.framework
-        codes = {name: code for code, name in enumerate(RECOMPUTES)}
-        rows = [(codes["none"], 0)]
-        if self.question.layers and not framework.fused_attention:
-            rows.append((codes["selective"], 0))
-        rows.append((codes["full"], 0))
-        most = -(-model.num_layers // pp)
-        if framework.recomputes_some_layers:
-            steps = min(PARTIAL_RECOMPUTE_STEPS, most)
-            some = {round(most * step / steps) for step in range(1, steps)} - {0, most}
-            rows += [(codes["full"], k) for k in sorted(some)]
-        rows += [(codes["full"], int(k)) for k in self.constraints.wanted("recompute_layers")  # type: ignore[call-overload]
-                 if (codes["full"], k) not in rows]  # fmt: skip
-        asked = self.constraints.wanted("recompute")
-        if "selective" in asked and (codes["selective"], 0) not in rows:
-            rows.append((codes["selective"], 0))
-        return {"recompute": column([r[0] for r in rows]),
-                "recompute_layers": column([r[1] for r in rows])}  # fmt: skip
-
     def switches(self, pp: int) -> Columns:
         """Fused loss and offloaded optimizer states."""
         framework = self.question.framework
         fused = [int(framework.fused_loss)]
         if framework.chooses_fused_loss:
-            fused = [0, 1]
+            fused = [0, 1] if self.full else [1]  # fused is never slower, never larger
         fused = _with(fused, self.constraints.wanted("fused_loss"))
         can = framework.offloads_optimizer and (pp == 1 or framework.offloads_with_pipeline)
         offload = [0, 1] if can and self.full else [0]

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.calibration import Calibration
-from planner.cost.memory import memory
 from planner.cost.step import StepTable, step
 from planner.layout_table import LayoutTable
 from planner.rules import Question, broken_rules
@@ -47,6 +46,8 @@ class Priced:
     high_seconds: Floats
     peak_bytes: Floats
     device_bytes: Floats
+    least_seconds: Floats
+    """What no playing of the schedule can beat."""
 
     def __len__(self) -> int:
         return len(self.step_seconds)
@@ -61,6 +62,7 @@ class Priced:
             high_seconds=self.high_seconds[chosen],
             peak_bytes=self.peak_bytes[chosen],
             device_bytes=self.device_bytes[chosen],
+            least_seconds=self.least_seconds[chosen],
         )
 
     def candidate(self, index: int, pricing: Pricing) -> Candidate:
@@ -86,18 +88,6 @@ def legal(table: LayoutTable, question: Question, counts: Counter[str]) -> Layou
     return table.take(~broken)
 
 
-def fitting(
-    table: LayoutTable, pricing: Pricing, counts: Counter[str]
-) -> tuple[LayoutTable, Floats, Floats]:
-    """The layouts that fit into memory, their live and their device bytes."""
-    question = pricing.question
-    found = memory(question.model, question.job, question.framework, table)
-    fits = found.device <= pricing.limit_bytes
-    if (refused := int((~fits).sum())) > 0:
-        counts["memory"] += refused
-    return table.take(fits), found.allocated[fits], found.device[fits]
-
-
 def timed(table: LayoutTable, pricing: Pricing, peak: Floats, device: Floats) -> Priced:
     """The step of every layout, by the closed form."""
     found = steps(table, pricing)
@@ -105,6 +95,7 @@ def timed(table: LayoutTable, pricing: Pricing, peak: Floats, device: Floats) ->
         table=table, step_seconds=found.step_seconds, parts=found.parts,
         low_seconds=found.low_seconds, high_seconds=found.high_seconds,
         peak_bytes=peak, device_bytes=device,
+        least_seconds=found.step_seconds - found.parts["bubble"],
     )  # fmt: skip
 
 
@@ -112,12 +103,3 @@ def steps(table: LayoutTable, pricing: Pricing) -> StepTable:
     """``planner.cost.step.step`` for this question."""
     q = pricing.question
     return step(q.model, q.job, q.cluster, q.framework, table, pricing.calibration)
-
-
-def price_all(table: LayoutTable, pricing: Pricing, counts: Counter[str]) -> Priced | None:
-    """Rules, memory and time of a table in one go; None if nothing is left."""
-    table = legal(table, pricing.question, counts)
-    if not len(table):
-        return None
-    table, peak, device = fitting(table, pricing, counts)
-    return timed(table, pricing, peak, device) if len(table) else None

@@ -14,6 +14,10 @@ KEPT = 256
 TIE = 1e-9
 """Relative difference of steps below which the simpler layout goes first."""
 
+FLOATS = (
+    "step_seconds", "low_seconds", "high_seconds", "peak_bytes", "device_bytes", "least_seconds"
+)  # fmt: skip
+
 Integers = NDArray[np.int64]
 
 
@@ -59,15 +63,18 @@ def best_of_each(keys: Integers, value: NDArray[np.float64]) -> Integers:
     return order[first]
 
 
-def leaders(priced: Priced) -> Priced:
-    """The best of a chunk: overall, of each combination of degrees, and in memory."""
+def leaders(priced: Priced, also: Integers) -> Priced:
+    """The best of a chunk: overall, of each combination of degrees, in memory; and ``also``."""
     value = priced.step_seconds
-    chosen = [best_of_each(degree_codes(priced.table), value), pareto_front(
-        np.stack([value, priced.device_bytes], axis=1))]  # fmt: skip
-    if len(priced) > KEPT:
-        chosen.append(np.argpartition(value, KEPT)[:KEPT])
-    else:
+    if len(priced) <= KEPT:
         return priced
+    costs = np.stack([value, priced.device_bytes], axis=1)
+    chosen = [
+        also,
+        best_of_each(degree_codes(priced.table), value),
+        pareto_front(costs),
+        np.argpartition(value, KEPT)[:KEPT],
+    ]
     return priced.take(np.unique(np.concatenate(chosen)))
 
 
@@ -88,10 +95,7 @@ def merge(parts: list[Priced]) -> Priced:
     """Several tables as one; they must share splits and orders."""
     head = parts[0]
     columns = {n: np.concatenate([getattr(p.table, n) for p in parts]) for n in COLUMNS}
-    joined = {
-        name: np.concatenate([getattr(p, name) for p in parts])
-        for name in ("step_seconds", "low_seconds", "high_seconds", "peak_bytes", "device_bytes")
-    }
+    joined = {name: np.concatenate([getattr(p, name) for p in parts]) for name in FLOATS}
     return Priced(
         table=replace(head.table, **columns),
         parts={n: np.concatenate([p.parts[n] for p in parts]) for n in head.parts},

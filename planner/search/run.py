@@ -1,7 +1,6 @@
 """One search from question to answer."""
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -13,10 +12,14 @@ from planner.job import Job
 from planner.model import Model
 from planner.rules import Question
 from planner.search.constraints import read_constraints
-from planner.search.pricing import Priced, Pricing, price_all
-from planner.search.rank import best_of_each, degree_codes, leaders, merge, ordered, pareto_front
+from planner.search.pricing import Priced, Pricing
+from planner.search.rank import best_of_each, degree_codes, ordered, pareto_front
 from planner.search.result import Candidate, Loss, SearchResult
-from planner.search.space import Space, build_space
+from planner.search.scan import Scan, finalists
+from planner.search.space import build_space
+
+FINALISTS = 256
+"""Layouts played at least, the best by the closed form."""
 
 
 def search(
@@ -61,33 +64,22 @@ def search(
     pricing = Pricing(
         question=question, calibration=calibration, max_memory_bytes=max_memory_bytes
     )
-    space = build_space(question, read_constraints(fixed=fixed, only=only, forbid=forbid),
-                        full=full)  # fmt: skip
-    counts: Counter[str] = Counter()
-    kept, fitting = scan(space, pricing, counts)
-    ranked = rank(kept, pricing, top) if kept is not None else []
+    constraints = read_constraints(fixed=fixed, only=only, forbid=forbid)
+    scan = Scan(pricing=pricing, constraints=constraints)
+    kept = scan.run(build_space(question, constraints, full=full))
+    final = finalists(kept, pricing, FINALISTS) if kept is not None else None
+    ranked = rank(final, pricing, top) if final is not None else []
     return SearchResult(
         num_devices=devices,
         best=ranked[0] if ranked else None,
         ranked=tuple(ranked),
         losses=tuple(loss_of(candidate, ranked[0]) for candidate in ranked),
         pareto=front(kept, pricing) if kept is not None else (),
-        considered=len(space),
-        fitting=fitting,
-        rejected=dict(counts),
+        considered=scan.considered,
+        fitting=scan.fitting,
+        rejected=dict(scan.counts),
         search_seconds=time.perf_counter() - began,
     )
-
-
-def scan(space: Space, pricing: Pricing, counts: Counter[str]) -> tuple[Priced | None, int]:
-    """Price the space chunk by chunk and keep the leaders of each."""
-    kept, fitting = [], 0
-    for table in space.chunks():
-        priced = price_all(table, pricing, counts)
-        if priced is not None:
-            fitting += len(priced)
-            kept.append(leaders(priced))
-    return (merge(kept) if kept else None), fitting
 
 
 def rank(kept: Priced, pricing: Pricing, top: int) -> list[Candidate]:

@@ -2,7 +2,7 @@
 
 Degrees first (thousands at most), then every option that a row's degrees leave open. Axis
 orders are left at the usual one: they change no byte, so they are only spread out for layouts
-that fit (``orders.py``).
+that fit (``orders.py``); recomputation is left out until memory asks for it (``modes.py``).
 """
 
 from collections.abc import Iterator
@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout import DEFAULT_AXIS_ORDER
+from planner.layout import DEFAULT_AXIS_ORDER, Axis
 from planner.layout_table import COLUMNS, LayoutTable, Split
 from planner.rules import Question
 from planner.search.choices import Choice, choose, cross
 from planner.search.constraints import Constraints
 from planner.search.degrees import Degrees, all_degrees
 from planner.search.options import Options
+from planner.search.orders import allowed_orders
 
 CHUNK = 2**16
 """Layouts priced at once: a chunk's columns stay in the cache of one core."""
@@ -31,6 +32,8 @@ class Space:
     degrees: Degrees
     choices: tuple[Choice, ...]
     splits: tuple[Split, ...]
+    order: tuple[Axis, ...]
+    """The axis order of all of them."""
     sizes: NDArray[np.int64]
     """Layouts of every row of degrees."""
 
@@ -42,7 +45,7 @@ class Space:
         choices = tuple(Choice(lists=c.lists, key=c.key[chosen]) for c in self.choices)
         return Space(
             degrees=self.degrees.take(chosen), choices=choices, splits=self.splits,
-            sizes=self.sizes[chosen],
+            order=self.order, sizes=self.sizes[chosen],
         )  # fmt: skip
 
     def chunks(self, size: int = CHUNK) -> Iterator[LayoutTable]:
@@ -55,7 +58,7 @@ class Space:
         """Every layout of some rows of degrees."""
         owner, columns = cross(self.choices, rows)
         columns |= {name: column[owner] for name, column in self.degrees.columns.items()}
-        return as_table(columns, self.splits)
+        return as_table(columns, self.splits, self.order)
 
     def heads(self) -> LayoutTable:
         """One layout per row of degrees, its plainest, for rules that ask for no more."""
@@ -63,7 +66,11 @@ class Space:
         return as_table(columns, (Split(pp=1, vpp=1, layers=(0,)),))
 
 
-def as_table(columns: dict[str, NDArray[np.int64]], splits: tuple[Split, ...]) -> LayoutTable:
+def as_table(
+    columns: dict[str, NDArray[np.int64]],
+    splits: tuple[Split, ...],
+    order: tuple[Axis, ...] = DEFAULT_AXIS_ORDER,
+) -> LayoutTable:
     """A table from the columns given; the others hold what the plain layout holds."""
     rows = len(columns["dp"])
     plain = {"vpp": 1, "ep": 1, "etp": 1, "microbatch": 1, "microbatches": 1, "shard_group": 1}
@@ -72,7 +79,7 @@ def as_table(columns: dict[str, NDArray[np.int64]], splits: tuple[Split, ...]) -
         for name in COLUMNS
     }
     whole |= {name: whole[name].astype(bool) for name in FLAGS}
-    return LayoutTable(**whole, splits=splits, orders=(DEFAULT_AXIS_ORDER,))
+    return LayoutTable(**whole, splits=splits, orders=(order,))
 
 
 def build_space(question: Question, constraints: Constraints, *, full: bool = True) -> Space:
@@ -91,10 +98,12 @@ def build_space(question: Question, constraints: Constraints, *, full: bool = Tr
         choose((column["pp"], column["dp"]), options.pipeline, constraints),
         choose((column["tp"], column["cp"]), options.streams, constraints),
         choose(several, options.zero, constraints),
-        choose(column["pp"], options.recompute, constraints),
         choose(column["pp"], options.switches, constraints),
     )
     sizes = np.ones(len(degrees), np.int64)
     for choice in choices:
         sizes = sizes * choice.counts
-    return Space(degrees=degrees, choices=choices, splits=options.splits, sizes=sizes)
+    return Space(
+        degrees=degrees, choices=choices, splits=options.splits,
+        order=allowed_orders(constraints)[0], sizes=sizes,
+    )  # fmt: skip
