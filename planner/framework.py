@@ -35,6 +35,12 @@ class Framework:
     zero2_shards_gradients: bool = True
     transient_gradient_bytes: int = 0
     """Of a second, short-lived gradient per parameter (autograd's own, before it is added)."""
+    fuses_weight_gradients: bool = False
+    """Weight gradients are added to the sums inside their own matrix product (Megatron)."""
+    fsdp_reduce_bytes: int = 0
+    """Of the gradients that FSDP reduces; 0 for the width of the sums."""
+    receives_all_microbatches: bool = False
+    """A pipeline rank has a receive buffer for every microbatch (torch.distributed.pipelining)."""
     keeps_sent_activations: bool = True
     """A stage's output stays until its backward; Megatron frees its data once it is sent."""
     vocabulary_multiple: int = 1
@@ -66,6 +72,8 @@ class Framework:
     logit_bytes: float = 12.0
     """Live per logit at the worst operator of the loss: torch's cross entropy over a float32
     copy keeps log-probabilities and makes two float32 gradients in backward."""
+    saved_logit_bytes: float = 4.0
+    """Kept from the loss's forward to its backward."""
     idle_logit_bytes: float = 0.0
     """Of the 16-bit logits' segment, which lies idle at that operator: too large to be filled
     with anything else, it counts as reserved but not as allocated."""
@@ -77,8 +85,8 @@ class Framework:
     attention and every second matrix product (torchtitan), or every second layer."""
 
     # Buffers, bytes in all
-    gradient_bucket_bytes: int = 25 * 2**20
-    """Of one gradient bucket that is reduced while backward goes on."""
+    gradient_bucket_bytes: int = 0
+    """Of gradient buckets beside the gradients themselves."""
     gathered_layers: int = 2
     """ZeRO-3: layers whose whole parameters are held at once (current and prefetched)."""
     context_bytes: int = 590_558_003

@@ -10,9 +10,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.cluster import Device
+from planner.cost.memory.buffers import (
+    gathered_bytes,
+    message_bytes,
+    received_share,
+    reduction_bytes,
+    unit_sizes,
+)
 from planner.cost.memory.device import workspace_bytes
 from planner.cost.memory.in_flight import microbatches_in_flight
-from planner.cost.memory.pieces import Table, block_pieces
+from planner.cost.memory.pieces import Habits, Table, block_pieces
 from planner.cost.memory.ranks import Holding
 from planner.cost.memory.states import (
     BytesPerParameter,
@@ -22,7 +29,7 @@ from planner.cost.memory.states import (
 )
 from planner.framework import Framework
 from planner.job import Job
-from planner.layout_table import RECOMPUTES, LayoutTable
+from planner.layout_table import RECOMPUTES, SCHEDULES, LayoutTable
 from planner.model import Head, Model
 from planner.ops import Array
 
@@ -43,6 +50,9 @@ CATEGORIES = (
 """Parts of what the framework's tensors occupy (``allocated``)."""
 
 Moment = dict[str, Array]
+FULL = RECOMPUTES.index("full")
+SELECTIVE = RECOMPUTES.index("selective")
+GPIPE = SCHEDULES.index("gpipe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +86,12 @@ def gather(question: Question) -> Gathered:
     model, job = question.model, question.job
     shard, columns = question.table.shards(job)
     implementation = replace(question.framework.implementation(job), fused_loss=True)
-    _, pieces = block_pieces(model, shard, implementation, selective=question.framework.selective)
+    habits = Habits(
+        selective=question.framework.selective,
+        weight_gradients=not question.framework.fuses_weight_gradients,
+        composed_norm=question.device is not None and question.device.kind == "cpu",
+    )
+    _, pieces = block_pieces(model, shard, implementation, habits)
     rows = len(model.layer_kinds)
     width = model.head.vocabulary if isinstance(model.head, Head) else model.head.num_classes
     logits = np.asarray(shard.tokens * width / shard.tp, float)
@@ -127,60 +142,159 @@ def activation_bytes(holding: Holding, parts: Gathered, table: LayoutTable) -> A
     layers = holding.layers.sum(axis=0)
     covered = np.where(table.recompute_layers > 0, table.recompute_layers, layers)
     share = np.minimum(covered / np.maximum(layers, 1), 1.0)
-    full = RECOMPUTES.index("full")
-    selective = RECOMPUTES.index("selective")
     total = holding.has_embedding * parts.embedding["saved"]
     for count, layer in zip(holding.layers, parts.layers, strict=True):
         whole = layer["saved"]
         mixed = share * layer["boundary"] + (1 - share) * whole
-        kept = np.where(table.recompute == full, mixed, whole)
-        kept = np.where(table.recompute == selective, layer["saved_selective"], kept)
+        kept = np.where(table.recompute == FULL, mixed, whole)
+        kept = np.where(table.recompute == SELECTIVE, layer["saved_selective"], kept)
         total = total + count * kept
     return total
 
 
 def rank_moments(question: Question, holding: Holding, parts: Gathered) -> dict[str, Moment]:
-    """Categories at each moment that can be the peak of this rank."""
-    model, framework, table = question.model, question.framework, question.table
+    """Categories at each moment that can be the peak of this rank.
+
+    ``loss``: everything in flight, logits at their worst. ``backward``: of the last layer, or
+    under ZeRO-3 of the one before it, while the last one's gradients are being reduced.
+    ``accumulate``: the end of a microbatch's backward. ``step``: the optimizer.
+    """
+    framework, table = question.framework, question.table
     weights = bytes_per_parameter(question.job, framework)
-    dense, expert = rank_parameters(model, framework, holding, parts, table)
+    base = _base(question, holding, parts, weights)
+    each, flight = _activations(question, holding, parts)
+    units = unit_sizes(holding, parts.layers, parts.head)
+    states, lingering, transient = base
+    during = {
+        **states,
+        "gradients": _gradients_so_far(question, states["gradients"]) + lingering,
+        "activations": each * flight,
+    }
+    loss = {
+        **during,
+        "gathered parameters": gathered_bytes(table, units.head + units.layer, weights)
+        * holding.has_head,
+        "logits and loss": _loss_bytes(question, holding, parts),
+    }
+    step = {
+        **states,
+        "gradients": states["gradients"] + _step_gradients(question, states, weights),
+    }
+    return {
+        "loss": loss,
+        "backward": _backward(question, holding, parts, weights, during),
+        "next backward": _next_backward(question, holding, parts, weights, during),
+        "accumulate": {
+            **states,
+            "gradients": states["gradients"] + np.maximum(transient, lingering),
+            "activations": each * np.maximum(flight - 1, 0),
+            "backward workspace": _embedding_gradient(question, holding, parts),
+        },
+        "step": step,
+    }
+
+
+def _base(
+    question: Question, holding: Holding, parts: Gathered, weights: BytesPerParameter
+) -> tuple[Moment, Array, Array]:
+    """States and buffers that are always there; lingering and transient second gradients.
+
+    A second, 16-bit gradient lives from one microbatch's backward into the next, and always
+    where data-parallel buckets are copies of it.
+    """
+    framework, table = question.framework, question.table
+    dense, expert = rank_parameters(question.model, framework, holding, parts, table)
     states = state_bytes(
         dense, expert, groups=shard_groups(table), weights=weights, framework=framework,
         offload=table.offload_optimizer,
     )  # fmt: skip
-    flight = microbatches_in_flight(table, holding.rank)
-    sent = np.where((table.pp > 1) & ~holding.has_head, parts.stream_bytes, 0.0)
-    each = activation_bytes(holding, parts, table)
-    kept = (each + sent * framework.keeps_sent_activations) * flight
-    # A second, 16-bit gradient lives from one microbatch's backward into the next, and always
-    # where data-parallel buckets are views of it.
+    states["library workspace"] = parts.workspace_bytes
+    states["pipeline buffers"] = message_bytes(table, framework, holding, parts.stream_bytes)
     transient = framework.transient_gradient_bytes * (dense + expert)
     lingering = transient * ((table.microbatches > 1) | (table.zero_stage == 0))
-    ends = {**states, "activations": each * np.maximum(flight - 1, 0)}
-    ends["gradients"] = ends["gradients"] + transient
-    states = {**states, "gradients": states["gradients"] + lingering}
-    states["library workspace"] = parts.workspace_bytes
-    states["pipeline buffers"] = np.where(
-        table.pp > 1, 2 * parts.stream_bytes * (holding.rank > 0), 0.0
-    )
-    sharded = _zero3_buffers(framework, table, parts, weights)
-    loss = {
-        **states, "gathered parameters": _loss_gathered(question, holding, parts, weights),
-        "activations": kept,
-        "logits and loss": _loss_bytes(framework, table, holding, parts),
-    }  # fmt: skip
-    backward = {
-        **states, **sharded,
-        "activations": kept,
+    return states, lingering, transient
+
+
+def _activations(question: Question, holding: Holding, parts: Gathered) -> tuple[Array, Array]:
+    """Bytes of one microbatch, and microbatches in flight."""
+    framework, table = question.framework, question.table
+    flight = microbatches_in_flight(table, holding.rank)
+    each = activation_bytes(holding, parts, table)
+    chunks = np.asarray(table.vpp)
+    if framework.keeps_sent_activations:
+        sent = np.where(table.pp > 1, parts.stream_bytes * (chunks - holding.has_head), 0.0)
+        each = each + sent
+    if framework.receives_all_microbatches:
+        each = each - received_share(table, holding) * chunks * parts.stream_bytes
+    return each, flight
+
+
+def _gradients_so_far(question: Question, gradients: Array) -> Array:
+    """FSDP has no gradient shards before the first reduction of a step."""
+    if not question.framework.fsdp_master_is_parameter:
+        return gradients
+    none_yet = (question.table.zero_stage >= 2) & (question.table.microbatches == 1)
+    return np.where(none_yet, 0.0, gradients)
+
+
+def _backward(
+    question: Question, holding: Holding, parts: Gathered, weights: BytesPerParameter,
+    during: Moment,
+) -> Moment:  # fmt: skip
+    """Of the last layer: nothing freed yet; its parameters and the prefetched ones are whole."""
+    framework, table = question.framework, question.table
+    units = unit_sizes(holding, parts.layers, parts.head)
+    layers = np.minimum(framework.gathered_layers, holding.layers.sum(axis=0))
+    reduced = np.where(table.zero_stage >= 3, units.head, 0.0)
+    return {
+        **during,
         **_layer_workspace(table, holding, parts),
-        "gradient buckets": _buckets(framework, table, parts, weights),
-    }  # fmt: skip
-    step = dict(states)
-    if question.job.precision == "fp16":
-        step["gradients"] = step["gradients"] + framework.step_gradient_bytes * (
-            states["master weights"] / max(weights.master, 1)
-        )
-    return {"loss": loss, "backward": backward, "accumulate": ends, "step": step}
+        "gathered parameters": gathered_bytes(table, layers * units.layer, weights),
+        "gradient buckets": reduction_bytes(table, framework, reduced, weights),
+    }
+
+
+def _next_backward(
+    question: Question, holding: Holding, parts: Gathered, weights: BytesPerParameter,
+    during: Moment,
+) -> Moment:  # fmt: skip
+    """Of the last layer but one, under ZeRO-3: the last one's gradients are being reduced."""
+    framework, table = question.framework, question.table
+    units = unit_sizes(holding, parts.layers, parts.head)
+    several = (table.zero_stage >= 3) & (holding.layers.sum(axis=0) > 1)
+    freed = np.where(several, _lightest_layer(holding, parts, table), 0.0)
+    return {
+        **during,
+        **_layer_workspace(table, holding, parts),
+        "activations": during["activations"] - freed,
+        "gathered parameters": gathered_bytes(
+            table, framework.gathered_layers * units.layer, weights
+        ),
+        "gradient buckets": reduction_bytes(table, framework, units.layer, weights),
+    }
+
+
+def _lightest_layer(holding: Holding, parts: Gathered, table: LayoutTable) -> Array:
+    """Activations that one layer's backward frees."""
+    lightest: Array = np.inf
+    for count, layer in zip(holding.layers, parts.layers, strict=True):
+        own = np.where(table.recompute == FULL, layer["boundary"], layer["saved"])
+        own = np.where(table.recompute == SELECTIVE, layer["saved_selective"], own)
+        lightest = np.minimum(lightest, np.where(count > 0, own, np.inf))
+    return np.where(np.isfinite(lightest), lightest, 0.0)
+
+
+def _step_gradients(question: Question, states: Moment, weights: BytesPerParameter) -> Array:
+    """Float32 copies that the optimizer makes of 16-bit gradients."""
+    if question.job.precision != "fp16" or not weights.master:
+        return 0.0
+    return question.framework.step_gradient_bytes * states["master weights"] / weights.master
+
+
+def _embedding_gradient(question: Question, holding: Holding, parts: Gathered) -> Array:
+    """The dense gradient of the token table, whole before it is added or reduced."""
+    width = question.job.numbers.activation_bytes
+    return holding.has_embedding * parts.embedding["largest_parameter"] * width
 
 
 def idle_bytes(question: Question, holding: Holding, parts: Gathered) -> Array:
@@ -189,11 +303,15 @@ def idle_bytes(question: Question, holding: Holding, parts: Gathered) -> Array:
     return np.where(unfused, question.framework.idle_logit_bytes * parts.logits, 0.0)
 
 
-def _loss_bytes(
-    framework: Framework, table: LayoutTable, holding: Holding, parts: Gathered
-) -> Array:
+def _loss_bytes(question: Question, holding: Holding, parts: Gathered) -> Array:
+    """Logits at their worst operator, or the head's backward; GPipe keeps those of all others."""
+    framework, table = question.framework, question.table
     per_logit = np.where(table.fused_loss, framework.fused_logit_bytes, framework.logit_bytes)
-    return holding.has_head * (per_logit * parts.logits + parts.head["saved"])
+    saved_logit = np.where(table.fused_loss, 2.0, framework.saved_logit_bytes)
+    others = np.where(table.schedule == GPIPE, table.microbatches - 1, 0)
+    worst = np.maximum(per_logit * parts.logits, parts.head["backward_workspace"])
+    kept = parts.head["saved"] * (others + 1) + saved_logit * parts.logits * others
+    return holding.has_head * (worst + kept)
 
 
 def _layer_workspace(table: LayoutTable, holding: Holding, parts: Gathered) -> Moment:
@@ -203,45 +321,8 @@ def _layer_workspace(table: LayoutTable, holding: Holding, parts: Gathered) -> M
     for count, layer in zip(holding.layers, parts.layers, strict=True):
         recomputed = np.maximum(recomputed, np.where(count > 0, layer["recompute_workspace"], 0))
         plain = np.maximum(plain, np.where(count > 0, layer["backward_workspace"], 0))
-    full = table.recompute == RECOMPUTES.index("full")
+    full = table.recompute == FULL
     return {
         "recompute workspace": np.where(full, recomputed, 0.0),
         "backward workspace": np.where(full, 0.0, plain),
     }
-
-
-def _zero3_buffers(
-    framework: Framework, table: LayoutTable, parts: Gathered, weights: BytesPerParameter
-) -> Moment:
-    """Whole parameters of the current and the prefetched layer."""
-    layer = _heaviest_parameters(parts)
-    gathered = np.where(
-        table.zero_stage == 3, framework.gathered_layers * layer * weights.parameter, 0.0
-    )
-    return {"gathered parameters": gathered}
-
-
-def _loss_gathered(
-    question: Question, holding: Holding, parts: Gathered, weights: BytesPerParameter
-) -> Array:
-    """Of the head, and of the last layer that backward has prefetched."""
-    whole = parts.head["dense_parameters"] + _heaviest_parameters(parts)
-    gathered = np.where(holding.has_head, whole * weights.parameter, 0.0)
-    return np.where(question.table.zero_stage == 3, gathered, 0.0)
-
-
-def _heaviest_parameters(parts: Gathered) -> Array:
-    heaviest: Array = 0.0
-    for layer in parts.layers:
-        heaviest = np.maximum(heaviest, layer["dense_parameters"] + layer["expert_parameters"])
-    return heaviest
-
-
-def _buckets(
-    framework: Framework, table: LayoutTable, parts: Gathered, weights: BytesPerParameter
-) -> Array:
-    """Whole gradients of one layer under ZeRO-3, else the buckets being reduced."""
-    replicated = table.dp * table.cp > 1
-    layer = _heaviest_parameters(parts) * weights.parameter
-    bucket = np.where(replicated, framework.gradient_bucket_bytes, 0.0)
-    return np.where(table.zero_stage == 3, layer, bucket)

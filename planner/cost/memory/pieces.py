@@ -35,6 +35,18 @@ ATTENTION_RESULTS = frozenset({"attention output", "log-sum-exp"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What, beside the kernels, decides the weight of a block."""
+
+    selective: str = "core-attention"
+    """Policy of selective recompute, see ``Framework.selective``."""
+    weight_gradients: bool = True
+    """A weight's gradient is a tensor of its own before it is added to the sum."""
+    composed_norm: bool = False
+    """A norm's backward is composed of float32 operations (PyTorch on a CPU)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
     """Bytes and elements by block (row) and shard (column)."""
 
@@ -62,13 +74,13 @@ def block_pieces(
     model: Model,
     shard: Shard,
     implementation: Implementation,
-    *,
-    selective: str = "core-attention",
+    habits: Habits | None = None,
 ) -> tuple[tuple[Block, ...], Pieces]:
     """The blocks of a model (embedding, layer kinds, head) and what each weighs."""
     blocks: tuple[Block, ...] = (model.embedding, *model.layer_kinds, model.head)
     columns = len(np.atleast_1d(np.asarray(shard.tp)))
-    rows = [_pieces_of(block, shard, implementation, selective) for block in blocks]
+    habits = habits or Habits()
+    rows = [_pieces_of(block, shard, implementation, habits) for block in blocks]
     tables = {
         name: np.stack([np.broadcast_to(np.asarray(row[name], float), columns) for row in rows])
         for name in rows[0]
@@ -77,19 +89,21 @@ def block_pieces(
 
 
 def _pieces_of(
-    block: Block, shard: Shard, implementation: Implementation, selective: str
+    block: Block, shard: Shard, implementation: Implementation, habits: Habits
 ) -> dict[str, Array]:
     ops = block.ops(shard, implementation)
     counts = count_parameters(ops)
     size = implementation.activation_bytes
     stream = shard.residual_tokens * block.hidden * size
     saved = saved_bytes(ops)
-    workspace = backward_workspace(ops, size=size, stream=stream)
+    workspace = backward_workspace(ops, size=size, stream=stream, habits=habits)
     return {
         "dense_parameters": counts.dense,
         "expert_parameters": counts.expert,
         "saved": saved,
-        "saved_selective": _selective_bytes(ops, selective, saved=saved, stream=stream, size=size),
+        "saved_selective": _selective_bytes(
+            ops, habits.selective, saved=saved, stream=stream, size=size
+        ),
         "boundary": stream,
         "backward_workspace": workspace,
         "recompute_workspace": saved + workspace - stream,
@@ -129,14 +143,18 @@ def _products(op: Op, size: int) -> list[Array]:
     return [op.output_elements * size / parts] * parts
 
 
-def backward_workspace(ops: tuple[Op, ...], *, size: int, stream: Array) -> Array:
+COMPOSED_NORM_COPIES = 5
+"""Float32 tensors of a composed norm's backward that are live at once."""
+
+
+def backward_workspace(ops: tuple[Op, ...], *, size: int, stream: Array, habits: Habits) -> Array:
     """Bytes live beyond the saved tensors, at the worst operator of one block's backward.
 
-    Walk the operators backwards. While one runs, the gradient of its output, the gradient of
-    its input and the gradient that flows past it along the residual are live; saved tensors
-    of operators that have already run are free again:
+    Walk the operators backwards. While one runs, the gradient of its output, the gradients of
+    its input and of its weight, and the gradient that flows past it along the residual are
+    live; saved tensors of operators that have already run are free again:
 
-        live(i) = residual + out_gradient(i) + in_gradient(i) - freed(after i)
+        live(i) = residual + out_gradient(i) + in_gradient(i) + weight(i) - freed(after i)
 
     Attention's backward makes the gradients of Q, K and V at once.
     """
@@ -146,10 +164,14 @@ def backward_workspace(ops: tuple[Op, ...], *, size: int, stream: Array) -> Arra
     for index in range(len(walk) - 1, -1, -1):
         op = walk[index]
         inputs = walk[index - 1].output_elements if index else stream / size
+        live = stream + (op.output_elements + inputs) * size
         if isinstance(op, Attention):
-            inputs = _attention_inputs(op)
-        live = stream + (op.output_elements + inputs) * size - freed
-        worst = np.maximum(worst, live)
+            live = stream + (op.output_elements + _attention_inputs(op)) * size
+        elif habits.composed_norm and op.group == "norm":
+            live = stream + COMPOSED_NORM_COPIES * 4 * op.output_elements
+        elif isinstance(op, Gemm) and op.weight and habits.weight_gradients:
+            live = live + op.parameters * size
+        worst = np.maximum(worst, live - freed)
         freed = freed + sum(s.bytes for s in op.saved)
     return worst
 
