@@ -25,9 +25,7 @@ from planner.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from planner.appraisal import Appraisal
-    from planner.search import SearchResult
-    from planner.setting import Setting
+    from planner.api import Recommendation
 
 
 def register(app: typer.Typer) -> None:
@@ -67,52 +65,34 @@ def recommend(
 
     Example: planner recommend --model llama-7b --gpus 32 -o plan.json
     """
-    from planner.calibration import load_calibration
-    from planner.search import search
-    from planner.setting import resolve
+    from planner.api import recommend as ask
     from planner.units import parse_bytes
 
     check_plot(plot)
     check_writable(output)
     if top < 1:
         raise ValueError(f"--top must be at least 1, got {top}")
-    setting = resolve(
-        model=model, num_devices=gpus, cluster=cluster, global_batch=global_batch,
+    answer = ask(
+        model, gpus=gpus, cluster=cluster, global_batch=global_batch,
         sequence_length=sequence_length, precision=precision, optimizer=optimizer,
-        framework=framework,
-    )  # fmt: skip
-    result = search(
-        setting.model, setting.job, setting.cluster, setting.framework,
-        load_calibration(calibration), num_devices=setting.num_devices, fixed=fixed,
-        only=only or [], forbid=forbid or [], top=top,
+        framework=framework, calibration=calibration, fixed=fixed, only=only or [],
+        forbid=forbid or [], top=top,
         max_memory_bytes=parse_bytes(max_memory) if max_memory else 0,
     )  # fmt: skip
-    best = _appraise_best(setting, result, calibration)
-    _print_recommendation(setting, result, best, as_json=as_json)
-    if best is None:
+    _print_recommendation(answer, as_json=as_json)
+    if answer.best is None:
         raise typer.Exit(1)
     if output is not None:
-        _write_plan(output, result, best, calibration)
+        from planner.plan import write_plan
+
+        write_plan(output, answer.plan(command=" ".join(sys.argv[1:])))
     if plot is not None:
         from planner.report.plots import memory_figure, save
 
-        save(memory_figure(best), plot)
+        save(memory_figure(answer.best), plot)
 
 
-def _appraise_best(
-    setting: "Setting", result: "SearchResult", calibration: str
-) -> "Appraisal | None":
-    from planner.appraisal import appraise
-    from planner.calibration import load_calibration
-
-    if result.best is None:
-        return None
-    return appraise(setting, result.best.layout, load_calibration(calibration))
-
-
-def _print_recommendation(
-    setting: "Setting", result: "SearchResult", best: "Appraisal | None", *, as_json: bool
-) -> None:
+def _print_recommendation(answer: "Recommendation", *, as_json: bool) -> None:
     from planner.report.recommendation import (
         considered_line,
         recommendation_document,
@@ -120,6 +100,7 @@ def _print_recommendation(
         remedy_lines,
     )
 
+    setting, result, best = answer.setting, answer.result, answer.best
     if as_json:
         print_json(recommendation_document(setting, result, best))
     elif best is not None:
@@ -130,19 +111,6 @@ def _print_recommendation(
         for line in remedy_lines(result.remedies):
             print(line, file=sys.stderr)
         print(considered_line(result.considered, result.rejected, result), file=sys.stderr)
-
-
-def _write_plan(path: Path, result: "SearchResult", best: "Appraisal", calibration: str) -> None:
-    from planner.appraisal import plan_of
-    from planner.plan import write_plan
-
-    reference = result.reference
-    alone = reference.step_seconds * result.reference_devices if reference else 0.0
-    plan = plan_of(
-        best, calibration=calibration, one_device_seconds=alone,
-        baseline_devices=result.reference_devices, inputs={"command": " ".join(sys.argv[1:])},
-    )  # fmt: skip
-    write_plan(path, plan)
 
 
 def estimate(
@@ -165,20 +133,16 @@ def estimate(
 
     Example: planner estimate --model llama-7b --gpus 8 --layout tp=4,pp=2,zero=1
     """
-    from planner.appraisal import appraise, complete_layout
-    from planner.calibration import load_calibration
-    from planner.layout import parse_layout_settings
+    from planner.api import estimate as ask
     from planner.report.describe import appraisal_document, setting_document
-    from planner.setting import resolve
 
     check_plot(plot)
-    setting = resolve(
-        model=model, num_devices=gpus, cluster=cluster, global_batch=global_batch,
+    result = ask(
+        model, gpus=gpus, layout=layout, cluster=cluster, global_batch=global_batch,
         sequence_length=sequence_length, precision=precision, optimizer=optimizer,
-        framework=framework,
+        framework=framework, calibration=calibration,
     )  # fmt: skip
-    chosen = complete_layout(parse_layout_settings(layout), setting)
-    result = appraise(setting, chosen, load_calibration(calibration))
+    setting = result.setting
     if as_json:
         print_json({**setting_document(setting), **appraisal_document(result)})
     else:

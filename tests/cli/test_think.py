@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from planner.layout import Layout, format_layout
 from planner.plan import read_plan
 
 TINY = ("--model", "tiny-llama", "--gpus", "2", "--global-batch", "16")
@@ -40,10 +41,10 @@ def test_recommend_answers_as_json(planner):
 
 def test_estimate_agrees_with_the_same_layout_in_recommend(planner):
     best = json.loads(planner("recommend", *TINY, "--json").out)["best"]
-    layout = best["layout"]
-    words = f"dp={layout['dp']},tp={layout['tp']},pp={layout['pp']},zero={layout['zero_stage']}"
-    words += f",microbatch={layout['microbatch']},recompute={layout['recompute']}"
-    words += f",sp={int(layout['sequence_parallel'])},fused_loss={int(layout['fused_loss'])}"
+    fields = {k: v for k, v in best["layout"].items() if k != "world_size"}
+    for name in ("stage_layers", "axis_order"):
+        fields[name] = tuple(fields[name])
+    words = format_layout(Layout(**fields))
     same = json.loads(planner("estimate", *TINY, "--layout", words, "--json").out)
     assert same["step_seconds"] == pytest.approx(best["step_seconds"])
     assert same["peak_bytes"] == best["peak_bytes"]

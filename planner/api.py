@@ -1,0 +1,140 @@
+"""The library's own entrance: what the commands do, as functions that return results."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from planner.appraisal import Appraisal, appraise, complete_layout, plan_of
+from planner.calibration import Calibration, load_calibration
+from planner.layout import Layout, parse_layout_settings
+from planner.plan import Plan
+from planner.search import SearchResult, search
+from planner.setting import Setting, resolve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """The answer to a question: what was asked, what was found, the best looked at closely."""
+
+    setting: Setting
+    result: SearchResult
+    best: Appraisal | None
+    """None if nothing fits; ``result.remedies`` then says what would."""
+    calibration: str
+
+    def plan(self, *, rank: int = 0, command: str = "") -> Plan:
+        """The plan of the best layout, or of a runner-up, for the executor.
+
+        Args:
+            rank: 0 for the best, 1 for the first runner-up, and so on.
+            command: The words that asked, kept in the plan.
+
+        Raises:
+            ValueError: If nothing fits, or fewer layouts were ranked.
+        """
+        ranked = self.result.ranked
+        if rank >= len(ranked):
+            raise ValueError(f"only {len(ranked)} layouts were ranked, rank {rank} was asked for")
+        chosen = self.best if rank == 0 else None
+        if chosen is None:
+            constants = load_calibration(self.calibration)
+            chosen = appraise(self.setting, ranked[rank].layout, constants)
+        reference = self.result.reference
+        alone = reference.step_seconds * self.result.reference_devices if reference else 0.0
+        return plan_of(
+            chosen,
+            calibration=self.calibration,
+            one_device_seconds=alone,
+            baseline_devices=self.result.reference_devices,
+            inputs={"command": command} if command else {},
+        )
+
+
+def recommend(
+    model: str,
+    *,
+    gpus: int,
+    cluster: str | None = None,
+    global_batch: int | None = None,
+    sequence_length: int | None = None,
+    precision: str | None = None,
+    optimizer: str | None = None,
+    framework: str | None = None,
+    calibration: str = "default",
+    fixed: str = "",
+    only: Iterable[str] = (),
+    forbid: Iterable[str] = (),
+    max_memory_bytes: int = 0,
+    top: int = 6,
+) -> Recommendation:
+    """Find the best way to train a model on so many devices.
+
+    Args:
+        model: Preset name, or path to a Hugging Face ``config.json`` or its folder.
+        gpus: Devices to plan for.
+        cluster: Preset, TOML file, ``DEVICE:PERNODE`` or ``here``.
+        global_batch: Sequences (images) per optimizer step.
+        sequence_length: Tokens per sequence.
+        precision: A name of ``planner.job.PRECISIONS``.
+        optimizer: A name of ``planner.job.OPTIMIZER_STATE_BYTES``.
+        framework: Name of a framework profile.
+        calibration: Name of a calibration.
+        fixed: Fields that are given, such as ``"tp=8,sp"``.
+        only: Values that are allowed, such as ``["zero=1,3"]``.
+        forbid: What is ruled out, such as ``["pp"]``.
+        max_memory_bytes: Of one device; 0 for all it has.
+        top: Layouts to rank.
+
+    Raises:
+        ValueError: For a name that is not known or a number that cannot be.
+
+    >>> answer = recommend("tiny-llama", gpus=2, global_batch=16)
+    >>> answer.best.layout.world_size
+    2
+    """
+    setting = resolve(
+        model=model, num_devices=gpus, cluster=cluster, global_batch=global_batch,
+        sequence_length=sequence_length, precision=precision, optimizer=optimizer,
+        framework=framework,
+    )  # fmt: skip
+    constants = load_calibration(calibration)
+    result = search(
+        setting.model, setting.job, setting.cluster, setting.framework, constants,
+        num_devices=setting.num_devices, fixed=fixed, only=only, forbid=forbid,
+        max_memory_bytes=max_memory_bytes, top=top,
+    )  # fmt: skip
+    best = appraise(setting, result.best.layout, constants) if result.best else None
+    return Recommendation(setting=setting, result=result, best=best, calibration=calibration)
+
+
+def estimate(
+    model: str,
+    *,
+    gpus: int,
+    layout: str | Layout = "",
+    cluster: str | None = None,
+    global_batch: int | None = None,
+    sequence_length: int | None = None,
+    precision: str | None = None,
+    optimizer: str | None = None,
+    framework: str | None = None,
+    calibration: str | Calibration = "default",
+) -> Appraisal:
+    """Predict time and memory of one layout; what it leaves open is filled in.
+
+    Arguments as in ``recommend``; ``layout`` such as ``"tp=4,pp=2,zero=1"``.
+
+    Raises:
+        ValueError: For a layout that cannot run; the line says which rule, and what is legal.
+
+    >>> estimate("llama-7b", gpus=8, layout="tp=8").peak_bytes > 0
+    True
+    """
+    setting = resolve(
+        model=model, num_devices=gpus, cluster=cluster, global_batch=global_batch,
+        sequence_length=sequence_length, precision=precision, optimizer=optimizer,
+        framework=framework,
+    )  # fmt: skip
+    constants = load_calibration(calibration) if isinstance(calibration, str) else calibration
+    if isinstance(layout, str):
+        layout = complete_layout(parse_layout_settings(layout), setting)
+    return appraise(setting, layout, constants)
