@@ -27,14 +27,14 @@ overlapped with backward, in a page of Python.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor
 
 from executor.networks import Chain
 from executor.optimizer import MasterOptimizer
@@ -116,7 +116,7 @@ class Bucket:
     def _add(self, index: int) -> None:
         parameter = self.parameters[index]
         if parameter.dtype != torch.float32 and parameter.grad is not None:
-            self.views[index].add_(local(_replicated(parameter.grad)))
+            self.views[index].add_(local(_placed_as(parameter, parameter.grad)))
             parameter.grad = None
 
     def reduce(self) -> None:
@@ -278,11 +278,10 @@ def _like(parameter: nn.Parameter, values: Tensor) -> Tensor:
     )  # fmt: skip
 
 
-def _replicated(gradient: Any) -> Any:
-    """Sum a gradient that is still partial over the tensor-parallel ranks (a norm's)."""
-    if isinstance(gradient, DTensor) and any(p.is_partial() for p in gradient.placements):
-        whole = [Replicate() if p.is_partial() else p for p in gradient.placements]
-        return gradient.redistribute(placements=whole)
+def _placed_as(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+    """A gradient may come whole or in partial sums (a norm's under sequence parallelism)."""
+    if isinstance(parameter, DTensor) and isinstance(gradient, DTensor):
+        return gradient.redistribute(placements=parameter.placements)
     return gradient
 
 

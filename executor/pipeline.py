@@ -1,10 +1,12 @@
 """Pipeline stages on ``torch.distributed.pipelining``, run by the plan's own action list."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining._utils import InferenceMode
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 
 from executor.mesh import Grid
@@ -71,6 +73,18 @@ def stream_shape(model: Model, layout: Layout, job: Job, *, layers_before: int) 
     return (layout.microbatch, tokens, model.hidden)
 
 
+class _Runtime(_PipelineScheduleRuntime):
+    """PyTorch's player of action lists.
+
+    Every stage says beforehand what enters and leaves it, so that the ranks need not vote
+    whether to find out by running it.
+    """
+
+    def _warmup_p2p(self, stages: Any, has_backward: bool, p2p_done: bool) -> None:
+        for stage in stages:
+            stage._inference_mode = InferenceMode.STATIC
+
+
 class Pipeline:
     """The stages of this rank, and the runtime that plays the schedule on them."""
 
@@ -98,7 +112,7 @@ class Pipeline:
                     group=grid.root["pp"].get_group(),
                 )
             )  # fmt: skip
-        self.runtime = _PipelineScheduleRuntime(
+        self.runtime = _Runtime(
             self.stages, layout.microbatches, loss_fn=lambda loss, _: loss * loss_scale,
             scale_grads=False,
         )  # fmt: skip

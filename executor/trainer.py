@@ -21,21 +21,43 @@ COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Trainer:
-    """Parameters, gradients, optimizer and schedule of one rank."""
+    """Parameters, gradients, optimizer and schedule of one rank.
 
-    def __init__(self, plan: Plan, grid: Grid, *, seed: int = 0) -> None:
+    Made on the meta device; ``start`` gives it memory, so that a dry run can do the same
+    under fake tensors.
+    """
+
+    def __init__(self, plan: Plan, grid: Grid) -> None:
         self.plan, self.grid = plan, grid
         layout = grid.layout
         self.dtype = COMPUTE_DTYPES[plan.job.precision]
         self.loss_scale = 1.0 / (layout.microbatches * layout.dp * layout.cp)
         self.chains = self._build_chains()
-        self.data_parallel = self._replicate(seed)
+        self.fully_sharded: FullySharded | None = None
+        if layout.zero_stage >= 2:
+            self.fully_sharded = FullySharded(
+                list(self.chains.values()), mesh=grid.fully_sharded,
+                zero_stage=layout.zero_stage, job=plan.job,
+            )  # fmt: skip
         self.tied_group = self._make_tied_group()
         self.pipeline: Pipeline | None = None
         if layout.num_stages > 1:
             self.pipeline = Pipeline(
                 self.chains, model=plan.model, job=plan.job, grid=grid, dtype=self.dtype,
                 loss_scale=self.loss_scale,
+            )  # fmt: skip
+
+    def start(self, seed: int | None = 0) -> None:
+        """Memory for everything; values from the seed, or none."""
+        chains = list(self.chains.values())
+        materialise(chains, self.grid.device, seed)
+        if self.fully_sharded is not None:
+            self.fully_sharded.start(chains)
+            self.data_parallel: DataParallel = self.fully_sharded
+        else:
+            self.data_parallel = Replicas(
+                self._shared_groups(), zero_stage=self.grid.layout.zero_stage,
+                job=self.plan.job, microbatches=self.grid.layout.microbatches,
             )  # fmt: skip
 
     def _build_chains(self) -> dict[int, Chain]:
@@ -58,22 +80,6 @@ class Trainer:
                 spread_experts(chain, self.grid.experts["ep"])
             recompute(chain, layout)
         return chains
-
-    def _replicate(self, seed: int) -> DataParallel:
-        """Give the parameters memory and values, and someone who sums their gradients."""
-        chains, layout, job = list(self.chains.values()), self.grid.layout, self.plan.job
-        if layout.zero_stage >= 2:
-            sharded = FullySharded(
-                chains, mesh=self.grid.fully_sharded, zero_stage=layout.zero_stage, job=job
-            )
-            materialise(chains, self.grid.device, seed)
-            sharded.start(chains)
-            return sharded
-        materialise(chains, self.grid.device, seed)
-        return Replicas(
-            self._shared_groups(), zero_stage=layout.zero_stage, job=job,
-            microbatches=layout.microbatches,
-        )  # fmt: skip
 
     def _shared_groups(self) -> list[Shared]:
         """Dense parameters, experts, and a tied copy (alone, so that its slices match)."""
@@ -115,8 +121,7 @@ class Trainer:
     def step(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
         """One optimizer step; this rank's part of the mean loss, if the head is here."""
         loss = self.accumulate(inputs, targets)
-        self.data_parallel.finish_backward()
-        self._sum_tied()
+        self.finish_backward()
         self.data_parallel.step()
         return loss
 
@@ -144,7 +149,9 @@ class Trainer:
         """Gradients of one microbatch."""
         loss.backward()
 
-    def _sum_tied(self) -> None:
+    def finish_backward(self) -> None:
+        """Wait for the sums over replicas; then sum the copies of a tied matrix."""
+        self.data_parallel.finish_backward()
         copy = self.tied_copy
         if copy is not None:
             dist.all_reduce(self.data_parallel.gradient(copy), group=self.tied_group)
@@ -168,11 +175,13 @@ def _whole(parameter: Tensor, expert_group: dist.ProcessGroup | None) -> Tensor:
     return whole.float().cpu().clone()
 
 
-def materialise(chains: Sequence[Chain], device: torch.device, seed: int) -> None:
-    """Memory and starting values for parameters on the meta device."""
+def materialise(chains: Sequence[Chain], device: torch.device, seed: int | None) -> None:
+    """Memory for parameters on the meta device; starting values if there is a seed."""
     for chain in chains:
         chain.to_empty(device=device)
         chain.tie()
+        if seed is None:
+            continue
         groups = expert_groups(chain)
         for name, parameter in canonical_names(chain):
             fill(parameter, _seed_name(chain, name), seed, groups.get(parameter))

@@ -57,6 +57,7 @@ def train(plan: Plan) -> tuple[list[float], dict[str, torch.Tensor]]:
     """The same by the executor, on the ranks that are up."""
     grid = make_grid(plan.layout, torch.device("cpu"))
     trainer = Trainer(plan, grid)
+    trainer.start()
     batches = Batches(model=plan.model, job=plan.job)
     losses = []
     for step in range(STEPS):
