@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.blocks import FIELDS, INDEX, Prices, block_seconds
+from planner.cost.stage_kinds import StageKinds, stage_kinds
 from planner.distinct import distinct_rows as distinct
 from planner.job import Job
 from planner.layout_table import RECOMPUTES, LayoutTable, Split
@@ -52,12 +53,23 @@ class StageCosts:
     slowest_layers: Floats
     """Blocks on the slowest rank, for costs that come once per layer."""
     stage_forward: tuple[Floats, ...]
-    """Per split: (stages, its pairs), for the timeline."""
+    """Per split: (kinds of stages, its pairs), for the timeline."""
     stage_input_gradient: tuple[Floats, ...]
     stage_weight_gradient: tuple[Floats, ...]
+    kind_of_stage: tuple[Integers, ...]
+    """Per split: which of its kinds every stage is."""
     place: Integers
     """Of each pair among the pairs of its split."""
     split: Integers
+
+    def passes(self, split: int, place: Any) -> tuple[Floats, Floats, Floats]:
+        """Forward, input and weight gradient of every stage, for some pairs of one split."""
+        kinds = self.kind_of_stage[split]
+        return (
+            self.stage_forward[split][:, place][kinds],
+            self.stage_input_gradient[split][:, place][kinds],
+            self.stage_weight_gradient[split][:, place][kinds],
+        )
 
 
 def distinct_rows(columns: dict[str, Integers]) -> tuple[Integers, Integers]:
@@ -143,34 +155,38 @@ def _sum_stages(
     out = {name: np.zeros(size) for name in names}
     parts = {name: np.zeros(size) for name in PARTS}
     per_stage: list[list[Floats]] = [[], [], []]
+    kinds: list[Integers] = []
+    none = np.zeros(0, np.int64)
     place = np.zeros(size, np.int64)
     for code, split in enumerate(pairs.splits):
         rows = np.flatnonzero(pairs.split == code)
+        if not len(rows):
+            kinds.append(none)
+            for kept in per_stage:
+                kept.append(np.zeros((0, 0)))
+            continue
         place[rows] = np.arange(len(rows))
-        stages = _stages_of(model, split, pairs, rows, costs[:, :, shard[rows]],
+        unlike = stage_kinds(split, model)
+        kinds.append(unlike.of_stage)
+        stages = _stages_of(unlike, split, pairs, rows, costs[:, :, shard[rows]],
                             stall[rows], prices)  # fmt: skip
         for kept, name in zip(per_stage, ("F", "I", "W"), strict=True):
             kept.append(stages[name])
-        if not len(rows):
-            continue
-        _reduce(split, stages, rows, out, parts)
+        _reduce(unlike, stages, rows, out, parts)
     return StageCosts(
-        inverse=inverse, parts=parts, place=place, split=pairs.split,
+        inverse=inverse, parts=parts, place=place, split=pairs.split, kind_of_stage=tuple(kinds),
         stage_forward=tuple(per_stage[0]), stage_input_gradient=tuple(per_stage[1]),
         stage_weight_gradient=tuple(per_stage[2]), **out,
     )  # fmt: skip
 
 
 def _stages_of(
-    model: Model, split: Split, pairs: LayoutTable, rows: Integers, costs: Floats,
+    unlike: StageKinds, split: Split, pairs: LayoutTable, rows: Integers, costs: Floats,
     stall: Floats, prices: Prices,
 ) -> dict[str, Floats]:  # fmt: skip
-    """Per (virtual) stage and pair: seconds by part, and totals of the passes."""
-    layers = split.kind_counts(model)
-    stages = len(layers)
-    counts = np.zeros((stages, costs.shape[0]))
-    counts[:, 1:-1] = layers
-    counts[0, 0] = counts[-1, -1] = 1
+    """Per kind of (virtual) stage and pair: seconds by part, and totals of the passes."""
+    counts = unlike.blocks.astype(float)
+    layers = unlike.blocks[:, 1:-1]
     values = np.einsum("sk,kfn->fsn", counts, costs)
     field = {name: values[i] for name, i in INDEX.items()}
     only_layers = np.einsum("sk,kfn->fsn", layers.astype(float), costs[1:-1])
@@ -178,9 +194,11 @@ def _stages_of(
     overlap = prices.framework.overlaps_tensor_parallel
     tp_forward = field["tp_forward"] * (1 - overlap)
     tp_backward = field["tp_backward"] * (1 - overlap)
-    forward = field["forward"] + tp_forward + field["cp_forward"] + field["ep_forward"]
+    experts = 1 - prices.framework.overlaps_expert_parallel
+    ep_forward, ep_backward = field["ep_forward"] * experts, field["ep_backward"] * experts
+    forward = field["forward"] + tp_forward + field["cp_forward"] + ep_forward
     input_gradient = (
-        field["input_gradient"] + tp_backward + field["cp_backward"] + field["ep_backward"]
+        field["input_gradient"] + tp_backward + field["cp_backward"] + ep_backward
         + again["all"]
     )  # fmt: skip
     host_forward = field["forward_launches"] * prices.step.host_operation_seconds
@@ -203,7 +221,7 @@ def _stages_of(
         "recompute": again["compute"],
         "tp": tp_forward + tp_backward + again["tp"] * (1 - overlap),
         "cp": field["cp_forward"] + field["cp_backward"] + again["cp"],
-        "ep": field["ep_forward"] + field["ep_backward"] + again["ep"],
+        "ep": ep_forward + ep_backward + again["ep"] * experts,
         "host": host_forward + host_backward,
         "dense_parameters": field["dense_parameters"],
         "expert_parameters": field["expert_parameters"],
@@ -228,38 +246,39 @@ def _recomputed(
     def value(name: str) -> Floats:
         return layers[INDEX[name]]
 
+    hidden = prices.framework.overlaps_tensor_parallel
+    hidden_experts = prices.framework.overlaps_expert_parallel
     compute = full * value("forward") + selective * value("core_forward")
     parts = {axis: full * value(f"{axis}_forward") for axis in ("tp", "cp", "ep")}
     return {
         **parts,
         "compute": compute,
         "full": full,
-        "all": compute + sum(parts.values()),
+        "all": compute + sum(parts.values()) - parts["tp"] * hidden - parts["ep"] * hidden_experts,
         "launches": full * value("forward_launches") + selective * value("core_launches"),
     }
 
 
 def _reduce(
-    split: Split, stages: dict[str, Floats], rows: Integers, out: dict[str, Floats],
+    unlike: StageKinds, stages: dict[str, Floats], rows: Integers, out: dict[str, Floats],
     parts: dict[str, Floats],
 ) -> None:  # fmt: skip
     """Fold virtual stages into ranks and keep the slowest one."""
-    rank = split.rank_of_stage()
-    member = np.zeros((split.pp, len(rank)))
-    member[rank, np.arange(len(rank))] = 1.0
-    ranks = {name: member @ value for name, value in stages.items()}
+    members = unlike.ranks.astype(float)
+    ranks = {name: members @ value for name, value in stages.items()}
     backward = stages["I"] + stages["W"]
     total = ranks["F"] + ranks["I"] + ranks["W"]
-    worst = total.argmax(0)
-    pick = (worst, np.arange(len(rows)))
-    out["forward_sum"][rows] = stages["F"].sum(0)
-    out["backward_sum"][rows] = backward.sum(0)
+    pick = (total.argmax(0), np.arange(len(rows)))
+    same = unlike.same_ranks.astype(float)
+    first = unlike.of_stage[0]
+    out["forward_sum"][rows] = same @ ranks["F"]
+    out["backward_sum"][rows] = same @ (ranks["I"] + ranks["W"])
     out["slowest_forward"][rows] = ranks["F"][pick]
     out["slowest_backward"][rows] = (ranks["I"] + ranks["W"])[pick]
     out["weight_gradient"][rows] = ranks["W"][pick]
-    out["mean_sum"][rows] = total.mean(0)
-    out["first_forward"][rows] = stages["F"][0]
-    out["first_backward"][rows] = backward[0]
+    out["mean_sum"][rows] = same @ total / same.sum()
+    out["first_forward"][rows] = stages["F"][first]
+    out["first_backward"][rows] = backward[first]
     out["dense_parameters"][rows] = ranks["dense_parameters"].max(0)
     out["expert_parameters"][rows] = ranks["expert_parameters"].max(0)
     out["slowest_layers"][rows] = ranks["layers"][pick]

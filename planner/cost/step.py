@@ -49,11 +49,7 @@ class StepTable:
         """Forward, input and weight gradient of one microbatch on each (virtual) stage."""
         pair = int(self.stages.inverse[index])
         split, place = int(self.stages.split[pair]), int(self.stages.place[pair])
-        return (
-            self.stages.stage_forward[split][:, place],
-            self.stages.stage_input_gradient[split][:, place],
-            self.stages.stage_weight_gradient[split][:, place],
-        )
+        return self.stages.passes(split, place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +83,7 @@ def prices_of(
         framework=framework,
         implementation=framework.implementation(job, fused_loss=False),
         dtype=_dtype_of(job, cluster),
+        frozen=job.lora_rank > 0,
     )
 
 
@@ -248,12 +245,16 @@ def _data_parallel(
     forward, backward = stages.first_forward[pair], stages.first_backward[pair]
     whole_backward = stages.slowest_backward[pair]
     whole_forward = stages.slowest_forward[pair]
-    # Gradients hide behind the backward of a microbatch, gathers behind either pass.
-    room = np.where(every | (table.pp == 1), whole_backward, backward)
+    # Gradients hide behind the backward of a microbatch, gathers behind either pass. With
+    # several chunks per rank the others' last microbatches hide those of a chunk.
+    chunks = np.where(table.vpp > 1, table.pp * (1.0 - 1.0 / table.vpp), 1.0)
+    room = np.where(every | (table.pp == 1), whole_backward, np.maximum(backward,
+                    chunks * whole_backward * (table.vpp > 1)))  # fmt: skip
     in_backward = exchange.reduce + np.where(many, exchange.gather, 0.0)
     hidden = np.minimum(in_backward, room) * share * framework.overlaps_gradient_reduction
     in_forward = exchange.gather
-    room_forward = np.where(many | (table.pp == 1), whole_forward, forward)
+    room_forward = np.where(many | (table.pp == 1), whole_forward, np.maximum(forward,
+                            chunks * whole_forward * (table.vpp > 1)))  # fmt: skip
     hidden_forward = (
         np.minimum(in_forward, room_forward) * share * (framework.overlaps_parameter_gather)
     )

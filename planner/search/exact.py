@@ -61,11 +61,7 @@ def groups(
             schedule=SCHEDULES[int(table.schedule[several[start]])],  # type: ignore[arg-type]
             pp=table.splits[split].pp,
             vpp=table.splits[split].vpp,
-            passes=(
-                stages.stage_forward[split][:, place],
-                stages.stage_input_gradient[split][:, place],
-                stages.stage_weight_gradient[split][:, place],
-            ),
+            passes=stages.passes(split, place),
             send_seconds=found.send_seconds[rows] + pricing.calibration.step.pipeline_sync_seconds,
         )
 
