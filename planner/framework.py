@@ -111,6 +111,9 @@ class Framework:
     overlaps_parameter_gather: bool = True
     overlaps_tensor_parallel: float = 0.0
     """Share of tensor-parallel communication hidden behind its own GEMM."""
+    overlaps_expert_parallel: float = 0.0
+    """Share of the expert exchange hidden behind other work, or saved by sending a token once
+    to a node instead of once to each expert (DeepEP)."""
     overlaps_pipeline: bool = False
     """Sends between stages go on behind compute, where ranks hold several stages."""
     reduced_gradient_bytes: int = 0

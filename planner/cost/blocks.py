@@ -64,6 +64,8 @@ class Prices:
     implementation: Implementation
     dtype: str
     """Of matrix products; attention and the head stay at 16 bits under 8-bit recipes."""
+    frozen: bool = False
+    """Only small adapters train: weights get no gradient, replicas exchange next to nothing."""
 
     @property
     def device_rate(self) -> float:
@@ -97,6 +99,8 @@ def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: P
         scale = prices.step.expert_imbalance if op.group == "experts" else 1.0
         if not isinstance(op, MemoryBound):
             scale = scale / prices.device_rate
+        if prices.frozen and isinstance(op, Gemm) and op.weight:
+            passes = (passes[0], passes[1], 0.0)
         for name, seconds in zip(("forward", "input_gradient", "weight_gradient"), passes,
                                  strict=True):  # fmt: skip
             result[INDEX[name]] += scale * seconds
@@ -107,7 +111,7 @@ def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: P
             core[1] += passes[1]
             result[INDEX["core_launches"]] += launches[0]
         kind = "expert_parameters" if op.expert else "dense_parameters"
-        result[INDEX[kind]] += op.parameters
+        result[INDEX[kind]] += np.where(prices.frozen, 0, op.parameters)
     if prices.framework.separate_accumulation:
         owned = result[INDEX["dense_parameters"]] + result[INDEX["expert_parameters"]]
         # Written in 16 bits, read again, added to a float32 number that is read and written.

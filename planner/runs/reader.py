@@ -3,6 +3,7 @@
 import csv
 import gzip
 import re
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +29,7 @@ from planner.runs.stages import stage_layers
 from planner.split_rules import megatron_split
 from planner.units import GIB
 
+LORA_RANK = 16  # where the notes say LoRA and no more; the time hardly depends on it
 OUTCOMES = ("ran", "oom", "failed")
 
 
@@ -183,6 +185,7 @@ def _layout(row: Row, model: Model, framework: Framework) -> tuple[int, Layout, 
     job = Job(
         global_batch=global_batch, sequence_length=row.count("seq_len", model.sequence_length),
         precision=precision_of(row), framework=framework.name,  # type: ignore[arg-type]
+        lora_rank=LORA_RANK if re.search(r"\bLoRA\b", row.text("notes")) else 0,
     )  # fmt: skip
     return num_devices, layout, job
 
