@@ -72,6 +72,8 @@ class Framework:
     logit_bytes: float = 12.0
     """Live per logit at the worst operator of the loss: torch's cross entropy over a float32
     copy keeps log-probabilities and makes two float32 gradients in backward."""
+    sharded_logit_bytes: float = 0.0
+    """The same where tensor parallelism cuts the vocabulary; 0 for as many as whole."""
     saved_logit_bytes: float = 4.0
     """Kept from the loss's forward to its backward."""
     idle_logit_bytes: float = 0.0

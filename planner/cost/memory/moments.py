@@ -306,7 +306,12 @@ def idle_bytes(question: Question, holding: Holding, parts: Gathered) -> Array:
 def _loss_bytes(question: Question, holding: Holding, parts: Gathered) -> Array:
     """Logits at their worst operator, or the head's backward; GPipe keeps those of all others."""
     framework, table = question.framework, question.table
-    per_logit = np.where(table.fused_loss, framework.fused_logit_bytes, framework.logit_bytes)
+    cut = np.where(
+        np.asarray(table.tp) > 1,
+        framework.sharded_logit_bytes or framework.logit_bytes,
+        framework.logit_bytes,
+    )
+    per_logit = np.where(table.fused_loss, framework.fused_logit_bytes, cut)
     saved_logit = np.where(table.fused_loss, 2.0, framework.saved_logit_bytes)
     others = np.where(table.schedule == GPIPE, table.microbatches - 1, 0)
     worst = np.maximum(per_logit * parts.logits, parts.head["backward_workspace"])
