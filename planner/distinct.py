@@ -44,11 +44,11 @@ def dense_codes(values: NDArray[np.generic]) -> tuple[Integers, int]:
         values = values.view(np.int8)
     if values.dtype.kind == "f":
         return _sorted_codes(values)
-    low, high = int(values.min()), int(values.max())  # type: ignore[call-overload]
+    low, high = int(values.min()), int(values.max())
     width = high - low + 1
     if width > max(_TABLE, 4 * len(values)):
         return _sorted_codes(values)
-    shifted = values - low if low else values  # type: ignore[operator]
+    shifted = values - low if low else values
     seen = np.zeros(width, bool)
     seen[shifted] = True
     if seen.all():

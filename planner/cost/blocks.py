@@ -152,7 +152,7 @@ def _add_collective(
 def _call_seconds(
     op: Collective, bytes_sent: Any, degree: Any, stride: Any, prices: Prices
 ) -> Floats:
-    given = {"cluster": prices.cluster, "constants": prices.communication}
+    given: dict[str, Any] = {"cluster": prices.cluster, "constants": prices.communication}
     if op.kind == "send_recv":
         return send_recv_seconds(bytes_sent, stride=stride, degree=degree, **given)
     lies = span(prices.cluster, degree=degree, stride=stride)
@@ -169,7 +169,7 @@ def _op_seconds(op: Op, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any
 
 def _gemm(op: Gemm, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
     dtype = prices.wide_dtype if op.group in ("head", "router") else prices.dtype
-    given = {"dtype": dtype, "device": prices.cluster.device, "constants": prices.kernels}
+    given: dict[str, Any] = {"dtype": dtype, "device": prices.cluster.device, "constants": prices.kernels}
     cast = dtype in ("fp8", "fp4") and not prices.framework.fused_quantise
     if not op.weight:
         once = compute.gemm_seconds(op.m, op.n, op.k, batch=op.batch, **given)
@@ -218,7 +218,7 @@ def _attention(op: Attention, prices: Prices) -> tuple[tuple[Any, Any, Any], tup
 
 
 def _convolution(op: Convolution, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
-    given = {
+    given: dict[str, Any] = {
         "batch": op.batch, "in_channels": op.in_channels, "out_channels": op.out_channels,
         "height": op.height * op.stride, "width": op.width * op.stride, "kernel": op.kernel,
         "stride": op.stride, "groups": op.groups, "dtype": prices.dtype,
@@ -229,7 +229,7 @@ def _convolution(op: Convolution, prices: Prices) -> tuple[tuple[Any, Any, Any],
 
 
 def _memory(op: MemoryBound, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
-    given = {"device": prices.cluster.device, "constants": prices.kernels}
+    given: dict[str, Any] = {"device": prices.cluster.device, "constants": prices.kernels}
     more = prices.framework.elementwise_traffic
     return (
         compute.memory_bound_seconds(more * op.forward_bytes, launches=op.forward_launches, **given),
