@@ -6,6 +6,7 @@ Where frameworks differ, the framework profile decides and the sentence says who
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.cluster import Cluster
 from planner.framework import Framework
@@ -25,13 +26,21 @@ RULES: tuple[Rule, ...] = (*DEGREE_RULES, *PIPELINE_RULES, *SAVER_RULES, *BATCH_
 """In the order in which a layout is blamed: the first broken rule names the rejection."""
 
 
-def broken_rules(table: LayoutTable, question: Question) -> tuple[Booleans, dict[str, int]]:
-    """Which layouts break a rule, and how many each rule was the first to reject."""
+def broken_rules(
+    table: LayoutTable, question: Question, *, weights: NDArray[np.int64] | None = None
+) -> tuple[Booleans, dict[str, int]]:
+    """Which layouts break a rule, and how many each rule was the first to reject.
+
+    Args:
+        table: The layouts.
+        question: What is given.
+        weights: How many layouts each row stands for; 1 if not given.
+    """
     broken = np.zeros(len(table), bool)
     counts: dict[str, int] = {}
     for rule in RULES:
         found = rule.broken(table, question) & ~broken
-        number = int(found.sum())
+        number = int(found.sum() if weights is None else weights[found].sum())
         if number:
             counts[rule.name] = number
             broken |= found

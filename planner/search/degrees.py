@@ -53,7 +53,9 @@ def all_degrees(question: Question, constraints: Constraints) -> Degrees:
     index, ep, etp = (np.array(r, np.int64) for r in zip(*rows, strict=True)) if rows else (
         np.zeros(0, np.int64),) * 3  # fmt: skip
     whole = {name: column[index] for name, column in columns.items()} | {"ep": ep, "etp": etp}
-    return Degrees(columns=_admitted(whole, constraints))
+    # Rows of one pipeline depth lie together, so that a chunk meets few stage splits.
+    order = np.argsort(whole["pp"], kind="stable")
+    return Degrees(columns=_admitted({n: c[order] for n, c in whole.items()}, constraints))
 
 
 def _expert_degrees(

@@ -46,6 +46,8 @@ def groups(
 ) -> Iterator[Group]:
     """The pipelined rows of a table, by what their programs have in common."""
     several = np.flatnonzero(table.pp > 1)
+    if not len(several):
+        return
     keys = [table.schedule[several], table.split[several]]
     if by_microbatches:
         keys.append(table.microbatches[several])
@@ -66,22 +68,29 @@ def groups(
         )
 
 
-def with_least(priced: Priced, found: StepTable, pricing: Pricing) -> Priced:
-    """The same layouts with the least step that any playing of their schedules can take."""
-    table = priced.table
-    bubble = np.zeros(len(priced))
-    working = working_seconds(found, table)
-    for group in groups(table, found, pricing, by_microbatches=False):
+def least_steps(table: LayoutTable, found: StepTable, pricing: Pricing, rows: Integers) -> Floats:
+    """The least step that any playing of their schedules can take, of some rows of a table."""
+    few = table.take(rows)
+    stages = replace(found.stages, inverse=found.stages.inverse[rows])
+    parts = {name: seconds[rows] for name, seconds in found.parts.items()}
+    fewer = replace(
+        found, step_seconds=found.step_seconds[rows], parts=parts, stages=stages,
+        low_seconds=found.low_seconds[rows], high_seconds=found.high_seconds[rows],
+        send_seconds=found.send_seconds[rows],
+    )  # fmt: skip
+    bubble = np.zeros(len(rows))
+    working = working_seconds(fewer, few)
+    for group in groups(few, fewer, pricing, by_microbatches=False):
         sums = stage_sums(
             group.schedule, pp=group.pp, vpp=group.vpp, forward_seconds=group.passes[0],
             input_gradient_seconds=group.passes[1], weight_gradient_seconds=group.passes[2],
         )  # fmt: skip
         least = least_seconds(
-            table.schedule[group.rows], sums, pp=group.pp, vpp=group.vpp,
-            microbatches=table.microbatches[group.rows], send_seconds=group.send_seconds,
+            few.schedule[group.rows], sums, pp=group.pp, vpp=group.vpp,
+            microbatches=few.microbatches[group.rows], send_seconds=group.send_seconds,
         )  # fmt: skip
         bubble[group.rows] = np.maximum(least - working[group.rows], 0.0)
-    return replace(priced, least_seconds=priced.step_seconds - priced.parts["bubble"] + bubble)
+    return fewer.step_seconds - parts["bubble"] + bubble
 
 
 def played(priced: Priced, pricing: Pricing) -> Priced:
@@ -90,7 +99,8 @@ def played(priced: Priced, pricing: Pricing) -> Priced:
     found = steps(table, pricing)
     bubble = np.zeros(len(priced))
     working = working_seconds(found, table)
-    prices = prices_of_question(pricing)
+    q = pricing.question
+    prices = prices_of(q.model, q.job, q.cluster, q.framework, pricing.calibration)
     hidden = hides_sends(table, prices)
     for group in groups(table, found, pricing, by_microbatches=True):
         seconds = _makespans(
@@ -105,12 +115,6 @@ def played(priced: Priced, pricing: Pricing) -> Priced:
         low_seconds=priced.low_seconds * ratio, high_seconds=priced.high_seconds * ratio,
         least_seconds=total,
     )  # fmt: skip
-
-
-def prices_of_question(pricing: Pricing):  # noqa: ANN201
-    """Constants and habits of this question."""
-    q = pricing.question
-    return prices_of(q.model, q.job, q.cluster, q.framework, pricing.calibration)
 
 
 def _makespans(group: Group, microbatches: int, overlap: bool) -> Floats:

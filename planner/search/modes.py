@@ -44,6 +44,15 @@ def modes(pricing: Pricing, constraints: Constraints) -> tuple[int, ...]:
     return tuple(code for code, kept in zip(open_modes, keep, strict=True) if kept)
 
 
+def recomputes_some(pricing: Pricing, constraints: Constraints) -> bool:
+    """Whether full recompute of only some layers is open."""
+    return (
+        FULL in modes(pricing, constraints)
+        and pricing.question.framework.recomputes_some_layers
+        and not constraints.wanted("recompute_layers")
+    )
+
+
 def layers_per_rank(table: LayoutTable, num_layers: int) -> NDArray[np.int64]:
     """Most layers that any pipeline rank of each layout holds."""
     most = []
@@ -73,10 +82,9 @@ def fitting_modes(
         counts["memory"] += int((~fits[mode]).sum())
         yield _take(found, fits[mode])
         everything = found.device_bytes
-    if FULL in open_modes and pricing.question.framework.recomputes_some_layers:
-        if not constraints.wanted("recompute_layers"):
-            plain = fits.get(NONE, np.zeros(len(table), bool))
-            yield _partial(table, pricing, plain=plain, everything=everything, counts=counts)
+    if recomputes_some(pricing, constraints):
+        plain = fits.get(NONE, np.zeros(len(table), bool))
+        yield _partial(table, pricing, plain=plain, everything=everything, counts=counts)
 
 
 def with_mode(table: LayoutTable, mode: int, layers: NDArray[np.int64] | int) -> LayoutTable:

@@ -1,6 +1,5 @@
 """From a table of layouts to those that can run, with bytes and seconds."""
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +8,7 @@ from numpy.typing import NDArray
 from planner.calibration import Calibration
 from planner.cost.step import StepTable, step
 from planner.layout_table import LayoutTable
-from planner.rules import Question, broken_rules
+from planner.rules import Question
 from planner.search.result import Candidate
 
 Floats = NDArray[np.float64]
@@ -81,22 +80,18 @@ class Priced:
         )
 
 
-def legal(table: LayoutTable, question: Question, counts: Counter[str]) -> LayoutTable:
-    """The layouts that break no rule; the others are counted by the first they break."""
-    broken, found = broken_rules(table, question)
-    counts.update(found)
-    return table.take(~broken)
-
-
-def timed(table: LayoutTable, pricing: Pricing, peak: Floats, device: Floats) -> Priced:
-    """The step of every layout, by the closed form."""
+def timed(
+    table: LayoutTable, pricing: Pricing, peak: Floats, device: Floats
+) -> tuple[Priced, StepTable]:
+    """The step of every layout, by the closed form; ``least_seconds`` without any bubble."""
     found = steps(table, pricing)
-    return Priced(
+    priced = Priced(
         table=table, step_seconds=found.step_seconds, parts=found.parts,
         low_seconds=found.low_seconds, high_seconds=found.high_seconds,
         peak_bytes=peak, device_bytes=device,
         least_seconds=found.step_seconds - found.parts["bubble"],
     )  # fmt: skip
+    return priced, found
 
 
 def steps(table: LayoutTable, pricing: Pricing) -> StepTable:

@@ -87,6 +87,9 @@ class SearchResult:
     considered: int = 0
     """Layouts of the space, those that a rule or a bound spared from pricing included."""
     fitting: int = 0
+    """Layouts that break no rule and fit into memory."""
+    priced: int = 0
+    """Layouts whose time was worked out; the others cannot win, by a bound."""
     rejected: Mapping[str, int] = field(default_factory=dict)
     """Layouts that cannot run, by the first rule they break."""
     search_seconds: float = 0.0

@@ -77,6 +77,7 @@ def search(
         pareto=front(kept, pricing) if kept is not None else (),
         considered=scan.considered,
         fitting=scan.fitting,
+        priced=scan.priced,
         rejected=dict(scan.counts),
         search_seconds=time.perf_counter() - began,
     )
