@@ -8,25 +8,21 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from executor.data_parallel import FullySharded, Replicas, local
-from executor.memory import ACTIVATION, TEMPORARY, MemoryTracker
+from executor.count import STEPS, count_steps, worst
+from executor.memory import MemoryTracker
 from executor.mesh import Grid, make_grid
 from executor.pipeline import first_input
 from executor.support import unsupported
 from executor.trainer import Trainer
 from planner.plan import Plan, read_plan
-
-STEPS = 2
-"""The first step makes the optimizer's moments and the receive buffers."""
 
 
 def dry_run(plan: Plan, rank: int) -> dict[str, Any]:
@@ -62,78 +58,14 @@ def _make_groups(grid: Grid) -> None:
 
 def _count(trainer: Trainer, tracker: MemoryTracker) -> dict[str, Any]:
     trainer.start(seed=None)
-    inputs, targets = _batch(trainer)
-    moments = count_steps(trainer, tracker, inputs, targets)
-    worst = max(moments.values(), key=lambda peak: sum(peak.values()))
+    moments, _ = count_steps(trainer, tracker, [_batch(trainer)] * STEPS)
+    peak = worst(moments)
     return {
-        "peak_bytes": sum(worst.values()),
-        "peak": _tidy(worst),
+        "peak_bytes": sum(peak.values()),
+        "peak": _tidy(peak),
         "resting": _tidy(tracker.live),
         "moments": {name: sum(peak.values()) for name, peak in moments.items()},
     }
-
-
-def count_steps(
-    trainer: Trainer, tracker: MemoryTracker, inputs: Tensor, targets: Tensor
-) -> dict[str, Counter[str]]:
-    """Peak of both phases of the last of ``STEPS`` steps, by category."""
-    handles = _watch(trainer, tracker)
-    tracker.label((inputs, targets), "inputs")
-    moments = {}
-    for _ in range(STEPS):
-        tracker.reset_peak()
-        _label_states(trainer, tracker)
-        trainer.accumulate(inputs, targets)
-        trainer.finish_backward()
-        moments["forward and backward"] = tracker.peak
-        _label_gradients(trainer, tracker)
-        for source in (ACTIVATION, TEMPORARY):  # receive buffers, tables of rotary positions
-            tracker.settle("buffers", source=source)
-        tracker.reset_peak()
-        trainer.data_parallel.step()
-        _label_states(trainer, tracker)
-        moments["optimizer"] = tracker.peak
-    for handle in handles:
-        handle.remove()
-    return moments
-
-
-def _watch(trainer: Trainer, tracker: MemoryTracker) -> list[Any]:
-    """What outlives the forward of a layer is an activation."""
-    handles = []
-    for chain in trainer.chains.values():
-        handles.append(
-            chain.register_forward_pre_hook(lambda *_: _label_gradients(trainer, tracker))
-        )
-        parts = (chain.embedding, *chain.layers.values(), chain.head)
-        handles += [
-            part.register_forward_hook(lambda *_: tracker.settle(ACTIVATION))
-            for part in parts
-            if part is not None
-        ]
-    return handles
-
-
-def _label_states(trainer: Trainer, tracker: MemoryTracker) -> None:
-    """Parameters, then what the optimizer holds beside them."""
-    tracker.label(_parameters(trainer), "parameters")
-    data_parallel = trainer.data_parallel
-    if isinstance(data_parallel, Replicas):
-        tracker.label([bucket.flat for bucket in data_parallel.buckets], "parameters")
-        tracker.label([bucket.sums for bucket in data_parallel.buckets], "gradients")
-        for bucket in data_parallel.buckets:
-            tracker.label(bucket.optimizer.state_tensors(), "optimizer")
-    elif isinstance(data_parallel, FullySharded) and data_parallel.optimizer is not None:
-        tracker.label(data_parallel.optimizer.state_tensors(), "optimizer")
-
-
-def _label_gradients(trainer: Trainer, tracker: MemoryTracker) -> None:
-    grads = [p.grad for p in _parameters(trainer) if p.grad is not None]
-    tracker.label([local(g) for g in grads], "gradients")
-
-
-def _parameters(trainer: Trainer) -> list[nn.Parameter]:
-    return [p for chain in trainer.chains.values() for p in chain.parameters()]
 
 
 def _batch(trainer: Trainer) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -34,6 +35,7 @@ class MemoryTracker(TorchDispatchMode):
         self._sizes: dict[int, tuple[str, int]] = {}
         self._finalizers: dict[int, weakref.finalize] = {}
         self._resize = torch.UntypedStorage.resize_
+        self._paused = False
 
     @property
     def peak_bytes(self) -> int:
@@ -65,19 +67,36 @@ class MemoryTracker(TorchDispatchMode):
             self._follow(storage, GATHERED, relabel=True)
 
         torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
+        self._pause_while_propagating()
         super().__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         """Forget nothing; only stop watching."""
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        ShardingPropagator._propagate_tensor_meta_non_cached = self._propagate  # type: ignore[method-assign]
         super().__exit__(*exception)
+
+    def _pause_while_propagating(self) -> None:
+        """DTensor learns global shapes from tensors that never exist: they do not count."""
+        self._propagate = ShardingPropagator._propagate_tensor_meta_non_cached
+
+        def propagate(propagator: ShardingPropagator, *args: Any) -> Any:
+            self._paused = True
+            try:
+                return self._propagate(propagator, *args)
+            finally:
+                self._paused = False
+
+        ShardingPropagator._propagate_tensor_meta_non_cached = propagate  # type: ignore[method-assign]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and follow what it returns."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # DTensor first turns it into operations on local tensors
         result = func(*args, **(kwargs or {}))
+        if self._paused:
+            return result
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.device.type != "meta":
                 self._follow(_plain(leaf).untyped_storage(), TEMPORARY)
