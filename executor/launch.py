@@ -1,6 +1,7 @@
 """Start a plan under torchrun's own engine on this machine's devices, and measure it."""
 
 import argparse
+import logging
 import os
 import sys
 import tempfile
@@ -27,12 +28,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         plan = read_plan(options.plan)
         _check(plan, several_nodes=options.nnodes is not None)
+        if options.data is not None:
+            from executor.data import read_text
+
+            read_text(options.data, plan.model, plan.job)
         if options.steps < 1:
             raise ValueError(f"--steps must be at least 1, got {options.steps}")
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself otherwise
+    logging.disable(logging.CRITICAL)  # what torchrun logs of a failure is said in one line
     code = _launch(options.plan, options.output, plan.layout.world_size, options)
     if code == 0 and options.baseline:
         code = _add_baseline(plan, options)

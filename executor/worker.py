@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path)
     options = parser.parse_args()
     _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a rank at once, silently
     warnings.filterwarnings("ignore")  # torch warns of its own internals on every rank
     rank = int(os.environ["RANK"])
     try:
