@@ -172,8 +172,8 @@ def rank_moments(question: Question, holding: Holding, parts: Gathered) -> dict[
     }
     loss = {
         **during,
-        "gathered parameters": gathered_bytes(table, units.head + units.layer, weights)
-        * holding.has_head,
+        "gathered parameters": states["gathered parameters"]
+        + gathered_bytes(table, units.head + units.layer, weights) * holding.has_head,
         "logits and loss": _loss_bytes(question, holding, parts),
     }
     step = {
@@ -249,7 +249,8 @@ def _backward(
     return {
         **during,
         **_layer_workspace(table, holding, parts),
-        "gathered parameters": gathered_bytes(table, layers * units.layer, weights),
+        "gathered parameters": during["gathered parameters"]
+        + gathered_bytes(table, layers * units.layer, weights),
         "gradient buckets": reduction_bytes(table, framework, reduced, weights),
     }
 
@@ -267,9 +268,8 @@ def _next_backward(
         **during,
         **_layer_workspace(table, holding, parts),
         "activations": during["activations"] - freed,
-        "gathered parameters": gathered_bytes(
-            table, framework.gathered_layers * units.layer, weights
-        ),
+        "gathered parameters": during["gathered parameters"]
+        + gathered_bytes(table, framework.gathered_layers * units.layer, weights),
         "gradient buckets": reduction_bytes(table, framework, units.layer, weights),
     }
 

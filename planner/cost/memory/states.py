@@ -77,20 +77,19 @@ def state_bytes(
     their own group, the ``dp cp / ep`` replicas of one expert.
     """
     stage = np.asarray(groups.zero_stage)
-    shared = {
-        level: np.where(
-            stage >= level, dense / groups.dense + expert / groups.expert, dense + expert
-        )
-        for level in (1, 2, 3)
-    }
-    sharded_gradients = shared[2] if framework.zero2_shards_gradients else shared[3]
+    whole, own = dense + expert, dense / groups.dense + expert / groups.expert
+    # FSDP keeps its shard in float32, from ZeRO-2 on: parameter and master copy in one.
+    merged = (stage >= 2) & framework.fsdp_master_is_parameter & (weights.master > 0)
     kept = np.where(offload, 0.0, 1.0)
-    own_share = np.where((stage == 1) | (stage == 2), weights.partition * shared[1], 0.0)
-    merged = (stage == 3) & framework.fsdp_master_is_parameter & (weights.master > 0)
+    master = np.where(merged, 0.0, weights.master * kept)
     parameter = np.where(merged, weights.master, weights.parameter)
+    sharded_gradients = 2 if framework.zero2_shards_gradients else 3
+    copies = np.where((stage == 1) | (stage == 2), weights.partition, 0.0)
     return {
-        "parameters": parameter * shared[3],
-        "gradients": weights.gradient * sharded_gradients + own_share,
-        "master weights": np.where(merged, 0.0, weights.master * shared[1] * kept),
-        "optimizer states": weights.optimizer * shared[1] * kept,
+        "parameters": parameter * np.where((stage >= 3) | merged, own, whole),
+        "gradients": weights.gradient * np.where(stage >= sharded_gradients, own, whole)
+        + copies * own,
+        "master weights": master * np.where(stage >= 1, own, whole),
+        "optimizer states": weights.optimizer * kept * np.where(stage >= 1, own, whole),
+        "gathered parameters": np.where(merged & (stage == 2), weights.parameter * whole, 0.0),
     }
