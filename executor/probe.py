@@ -32,7 +32,7 @@ GEMMS = ((128, 256, 256), (512, 256, 256), (512, 768, 256), (512, 256, 768), (25
 ATTENTIONS = ((2, 8, 128, 32), (4, 8, 256, 32), (2, 16, 512, 64))
 # batch, in channels, out channels, side, kernel, stride
 CONVOLUTIONS = ((4, 64, 64, 28, 3, 1), (4, 64, 256, 28, 1, 1), (8, 128, 128, 14, 3, 1))
-STREAMS = (2**12, 2**16, 2**19, 2**21, 2**24)
+STREAMS = (2**6, 2**12, 2**16, 2**19, 2**21, 2**24)
 MESSAGES = (2**12, 2**16, 2**19, 2**22, 2**25)
 WINDOW_SECONDS = 0.05
 PROBE_LIMIT_SECONDS = 300
@@ -83,7 +83,8 @@ def kernel_samples() -> Iterator[tuple[str, dict[str, float], str, float]]:
         )  # fmt: skip
         yield "convolution", sizes, "fp32", seconds
     for elements in STREAMS:
-        one, two = torch.randn(elements), torch.randn(elements)
+        # Recorded for backward, as in training: the small ones show what issuing costs.
+        one, two = (torch.randn(elements, requires_grad=True) for _ in range(2))
         seconds = seconds_per_call(lambda a=one, b=two: a * b)
         yield "streaming", {"bytes": 12.0 * elements}, "fp32", seconds
 

@@ -48,7 +48,7 @@ def local_cluster(num_ranks: int = 0) -> Cluster:
         cluster = _gpu_cluster(gpus, num_ranks or len(gpus))
     else:
         cluster = _cpu_cluster(num_ranks or _num_cores())
-    return _with_measured(cluster, _read_measured())
+    return _with_measured(cluster, _of_world(_read_measured(), cluster.num_devices))
 
 
 def _cpu_cluster(num_ranks: int) -> Cluster:
@@ -140,6 +140,17 @@ def _read_measured() -> Mapping[str, object]:
     if not isinstance(measured, Mapping):
         raise ValueError(f"{path} must hold an object with measured rates")
     return measured
+
+
+def _of_world(measured: Mapping[str, object], num_ranks: int) -> Mapping[str, object]:
+    """The rates of so many ranks: they share cores and memory, so each number has its own."""
+    worlds = measured.get("worlds")
+    if worlds is None:
+        return measured
+    rates = worlds.get(str(num_ranks), {}) if isinstance(worlds, Mapping) else None
+    if not isinstance(rates, Mapping):
+        raise ValueError(f"{MACHINE_FILE}: worlds must be an object of rates by number of ranks")
+    return {**rates, "source": measured.get("source", "")} if rates else {}
 
 
 def _with_measured(cluster: Cluster, measured: Mapping[str, object]) -> Cluster:
