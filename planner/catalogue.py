@@ -68,6 +68,7 @@ _CLUSTER_KEYS = {
     "num_devices": Key("num_devices", int),
     "host_memory_gib": Key("host_memory_bytes", int, GIB),
     "usd_per_device_hour": Key("usd_per_device_hour", float),
+    "compute_rate": Key("compute_rate", float),
     "pipeline_stall_microseconds": Key("pipeline_stall_seconds", float, MICROSECOND),
     "pipeline_stall_rank_microseconds": Key("pipeline_stall_rank_seconds", float, MICROSECOND),
     "fabric_degradation_exponent": Key("fabric_degradation_exponent", float),

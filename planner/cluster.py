@@ -137,6 +137,9 @@ class Cluster:
     """Date, region and source of the price."""
     num_devices: int = 0
     """Devices that exist; 0 for any number."""
+    compute_rate: float = 1.0
+    """Rate of this machine's devices over what their kind does elsewhere, as measured: capped
+    clocks, slow hosts."""
     pipeline_stall_seconds: float = 0.0
     """Measured delay of each layer and microbatch while a pipeline crosses this fabric."""
     pipeline_stall_rank_seconds: float = 0.0

@@ -43,7 +43,12 @@ def _cluster(gpu: str, per_node: int, network: str) -> tuple[Cluster, list[str]]
     for fabric in words()["fabrics"]:
         if re.search(fabric["pattern"], network, re.IGNORECASE):
             return load_cluster(fabric["cluster"]), []
-    stated = network_tier(network, per_node or cluster.devices_per_node)
+    host = per_node or cluster.devices_per_node
+    stated = network_tier(network, host)
+    if stated is not None and cluster.devices_per_node > host:
+        # The words describe one host; an NVLink domain joins the cards of many.
+        hosts = cluster.devices_per_node / host
+        stated = replace(stated, uplink_bytes_per_second=stated.uplink_bytes_per_second * hosts)
     if stated is not None and len(cluster.tiers) > 1:
         cluster = replace(cluster, tiers=(*cluster.tiers[:-1], stated))
     elif stated is not None:

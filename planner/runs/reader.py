@@ -29,6 +29,7 @@ from planner.runs.stages import stage_layers
 from planner.split_rules import megatron_split
 from planner.units import GIB
 
+OFFLOADING = r"CPU offload on|\+ CPU offload|Opt Offl=Y|offload_activations on|activation offload"
 LORA_RANK = 16  # where the notes say LoRA and no more; the time hardly depends on it
 OUTCOMES = ("ran", "oom", "failed")
 
@@ -126,6 +127,8 @@ def parse_runs(rows: Iterable[Mapping[str, object]]) -> RunTable:
 def _run(row: Row, name: str, group: str) -> Run:
     row.check()
     outcome = row.choice("outcome", OUTCOMES) or "ran"
+    if re.search(OFFLOADING, f"{row.text('framework')}; {row.text('notes')}"):
+        raise Unreadable("offloading is not modelled")
     model, assumed = build_model(row)
     cluster, network = build_cluster(row)
     framework = build_framework(row)
