@@ -14,7 +14,11 @@ from planner.search.constraints import Constraints
 from planner.search.splits import candidate_splits
 
 MOST_VIRTUAL_STAGES = 16
-"""Chunks per rank that are tried; beyond, chunks are single layers of the largest models."""
+"""Chunks per rank that the full space tries; beyond, chunks are single layers."""
+USUAL_VIRTUAL_STAGES = 8
+"""Chunks per rank that the usual space tries: each doubling halves a bubble that is small."""
+USUAL_MICROBATCH_TOKENS = 2**15
+"""Tokens of one microbatch on one rank in the usual space: kernels are long since full."""
 
 
 def column(values: Sequence[int]) -> NDArray[np.int64]:
@@ -38,22 +42,37 @@ class Options:
         """All splits in use, in the order of their numbers."""
         return tuple(self._splits)
 
-    def pipeline(self, pp: int, dp: int) -> Columns:
+    def pipeline(self, pp: int, dp: int, cp: int) -> Columns:
         """Schedule, chunks and split, with every microbatch size that divides the batch."""
         rows = [
             (*stage, microbatch, microbatches)
             for stage in self._stages(pp)
-            for microbatch, microbatches in self._microbatches(dp)
+            for microbatch, microbatches in self._microbatches(dp, cp)
+            if self._is_useful(stage, pp, microbatches)
         ]
         names = ("schedule", "vpp", "split", "microbatch", "microbatches")
         return {n: column([row[i] for row in rows]) for i, n in enumerate(names)}
 
-    def _microbatches(self, dp: int) -> list[tuple[int, int]]:
+    def _is_useful(self, stage: tuple[int, int, int], pp: int, microbatches: int) -> bool:
+        """Not GPipe where 1F1B runs: it idles as long and holds more."""
+        if self.full or pp == 1 or SCHEDULES[stage[0]] != "gpipe":
+            return True
+        asked = self.constraints.wanted("schedule") or self.constraints.forbidden.get("schedule")
+        backend = self.question.framework.backend
+        return bool(asked) or (
+            why_not("1f1b", pp=pp, vpp=1, microbatches=microbatches, backend=backend) is not None
+        )
+
+    def _microbatches(self, dp: int, cp: int) -> list[tuple[int, int]]:
         batch = self.question.job.global_batch
         asked = [int(v) for v in self.constraints.wanted("microbatch")]  # type: ignore[call-overload]
         if batch % dp:
             return [(size, 1) for size in asked or [1]]  # the rule of the batch says no, and why
-        sizes = asked or list(divisors(batch // dp))
+        length = self.question.job.sequence_length
+        sizes = asked or [
+            size for size in divisors(batch // dp)
+            if self.full or size == 1 or size * length <= USUAL_MICROBATCH_TOKENS * cp
+        ]  # fmt: skip
         return [(size, max(batch // dp // size, 1)) for size in sizes]
 
     def _stages(self, pp: int) -> list[tuple[int, int, int]]:
@@ -75,10 +94,13 @@ class Options:
         of use: the slowest rank holds fewer layers.
         """
         layers = self.question.model.num_layers
-        most = max(min(layers // pp, MOST_VIRTUAL_STAGES), 1)
+        limit = MOST_VIRTUAL_STAGES if self.full else USUAL_VIRTUAL_STAGES
+        most = max(min(layers // pp, limit), 1)
         largest: dict[int, int] = {}
         for vpp in range(1, most + 1):
             largest.setdefault(-(-layers // (pp * vpp)), vpp)
+        if not self.full:
+            largest = {chunk: vpp for chunk, vpp in largest.items() if vpp & (vpp - 1) == 0}
         counts = {1, 2, *largest.values(), *self.constraints.wanted("vpp")}
         long = {"pp": pp, "microbatches": 64 * pp, "backend": self.question.framework.backend}
         return [
@@ -128,7 +150,7 @@ class Options:
         groups = [cp * d for d in divisors(replicas // cp) if 1 < cp * d < replicas]
         if not self.full:
             node = self.question.cluster.devices_per_node
-            groups = [g for g in groups if g <= node]
+            groups = [g for g in groups if g <= node][-1:]
         return [replicas, *reversed(groups)]
 
     def switches(self, pp: int) -> Columns:

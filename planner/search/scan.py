@@ -16,7 +16,7 @@ from planner.cost.step import StepTable
 from planner.layout_table import LayoutTable
 from planner.rules import RULES, broken_rules
 from planner.search.constraints import Constraints
-from planner.search.exact import least_steps, played
+from planner.search.exact import least_steps, least_work_seconds, played
 from planner.search.modes import (
     Fitting,
     fitting_modes,
@@ -31,6 +31,10 @@ from planner.search.space import Space
 
 SLACK = 1.02
 """A chunk's best is played if it comes this close to the bound by the closed form."""
+REACH = 2.0
+"""Slower than this many times the best is not priced at all, however little it needs."""
+LARGE_SPACE, LARGE_REACH = 2**20, 1.05
+"""The same for a space of so many layouts."""
 DEGREE_RULES = ("world", "convolution", "tensor parallelism", "heads", "kv heads", "experts")
 """Rules that degrees alone decide, asked before anything is written out."""
 
@@ -48,6 +52,7 @@ class Scan:
     """Layouts whose time was worked out."""
     bound: float = np.inf
     """Exact step of the best layout so far."""
+    reach: float = REACH
     kept: list[Priced] = field(default_factory=list)
     unplaced: list[Priced] = field(default_factory=list)
     """What another axis order may bring to the top."""
@@ -59,7 +64,9 @@ class Scan:
 
     def run(self, space: Space) -> Priced | None:
         """Scan a space; what may win, and the leaders of every chunk, with all axis orders."""
-        for table in self._reject_degrees(space).chunks():
+        space = self._reject_degrees(space)
+        self.reach = LARGE_REACH if len(space) > LARGE_SPACE else REACH
+        for table in space.chunks():
             self._scan_chunk(table)
         if near := [n for n in map(self._still_near, self.unplaced) if len(n)]:
             for table, source in self._other_orders(merge(near)):
@@ -95,11 +102,17 @@ class Scan:
         self.considered += int(weights.sum())
         broken, found = broken_rules(table, question, weights=weights)
         self.counts.update(found)
-        table = table.take(~broken)
+        table = self._in_reach(table.take(~broken))
         if len(table):
             for fit in fitting_modes(table, self.pricing, self.constraints, self.counts):
                 if len(fit.table):
                     self._price(fit)
+
+    def _in_reach(self, table: LayoutTable) -> LayoutTable:
+        """The layouts whose bare work, shared out evenly and without idling, is in reach."""
+        if not np.isfinite(self.bound) or not len(table):
+            return table
+        return table.take(least_work_seconds(table, self.pricing) <= self.reach * self.bound)
 
     def _price(self, fit: Fitting) -> None:
         priced, found = timed(fit.table, self.pricing, fit.peak_bytes, fit.device_bytes)

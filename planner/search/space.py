@@ -88,14 +88,16 @@ def build_space(question: Question, constraints: Constraints, *, full: bool = Tr
     Args:
         question: What is given.
         constraints: What the user fixed or forbade.
-        full: Also what rarely helps: offloaded optimizer states, groups of every size.
+        full: Also what rarely helps: offloaded optimizer states, shard groups of every size,
+            GPipe beside 1F1B, tensor parallelism between nodes, context parallelism of short
+            sequences, the loss unfused though it could be fused.
     """
-    degrees = all_degrees(question, constraints)
+    degrees = all_degrees(question, constraints, full=full)
     options = Options(question=question, constraints=constraints, full=full)
     column = degrees.columns
     several = (column["dp"] * column["cp"], column["cp"], column["pp"])
     choices = (
-        choose((column["pp"], column["dp"]), options.pipeline, constraints),
+        choose((column["pp"], column["dp"], column["cp"]), options.pipeline, constraints),
         choose((column["tp"], column["cp"]), options.streams, constraints),
         choose(several, options.zero, constraints),
         choose(column["pp"], options.switches, constraints),
