@@ -41,6 +41,8 @@ def _cluster(gpu: str, per_node: int, network: str) -> tuple[Cluster, list[str]]
     assumed = []
     cluster = _usual(gpu, per_node)
     for fabric in words()["fabrics"]:
+        if fabric["gpu"] != gpu.lower():
+            continue
         if re.search(fabric["pattern"], network, re.IGNORECASE):
             return load_cluster(fabric["cluster"]), []
     host = per_node or cluster.devices_per_node

@@ -3,7 +3,6 @@
 import csv
 import gzip
 import re
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
