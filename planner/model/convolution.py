@@ -17,17 +17,22 @@ def _convolution_and_norm(
     stride: int,
     implementation: Implementation,
     activated: bool = True,
+    keeps_input: bool = True,
 ) -> list[Op]:
-    """A convolution, its batch norm, and a ReLU in place; ``size`` is the output's side."""
+    """A convolution, its batch norm, and a ReLU in place; ``size`` is the output's side.
+
+    Of two convolutions that read the same tensor one keeps it.
+    """
     width = implementation.activation_bytes
     output = batch * size * size * out_channels
     source = batch * (size * stride) ** 2 * in_channels
+    kept = Saved(name=f"{name} input", elements=source, bytes_per_element=width)
     return [
         Convolution(
             name=name, group="convolution", batch=batch, in_channels=in_channels,
             out_channels=out_channels, height=size, width=size, kernel=kernel, stride=stride,
             parameters=kernel**2 * in_channels * out_channels,
-            saved=(Saved(name=f"{name} input", elements=source, bytes_per_element=width),),
+            saved=(kept,) if keeps_input else (),
             output_elements=output,
         ),
         MemoryBound(
@@ -116,6 +121,7 @@ class Bottleneck:
             ops += _convolution_and_norm(
                 name, batch=batch, in_channels=channels, out_channels=out, size=size,
                 kernel=kernel, stride=stride, implementation=implementation, activated=activated,
+                keeps_input=name != "project",
             )  # fmt: skip
         output = batch * self.size**2 * self.hidden
         bytes_moved = 5 * output * implementation.activation_bytes

@@ -5,21 +5,12 @@ categories. The loss (last stage: all microbatches in flight, logits and their f
 copies), the backward of the heaviest layer, and the optimizer step (no activations at all).
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
-from planner.cluster import Device
-from planner.cost.memory.buffers import (
-    gathered_bytes,
-    message_bytes,
-    received_share,
-    reduction_bytes,
-    unit_sizes,
-)
-from planner.cost.memory.device import workspace_bytes
-from planner.cost.memory.in_flight import microbatches_in_flight
-from planner.cost.memory.pieces import Habits, Table, block_pieces
+from planner.cost.memory.activations import activations, deferred_bytes, splits_backward
+from planner.cost.memory.backward import Moment, backward, next_backward
+from planner.cost.memory.buffers import gathered_bytes, message_bytes, unit_sizes
+from planner.cost.memory.question import Gathered, Question
 from planner.cost.memory.ranks import Holding
 from planner.cost.memory.states import (
     BytesPerParameter,
@@ -28,8 +19,7 @@ from planner.cost.memory.states import (
     state_bytes,
 )
 from planner.framework import Framework
-from planner.job import Job
-from planner.layout_table import RECOMPUTES, SCHEDULES, LayoutTable
+from planner.layout_table import SCHEDULES, LayoutTable
 from planner.model import Head, Model
 from planner.ops import Array
 
@@ -49,61 +39,7 @@ CATEGORIES = (
 )
 """Parts of what the framework's tensors occupy (``allocated``)."""
 
-Moment = dict[str, Array]
-FULL = RECOMPUTES.index("full")
-SELECTIVE = RECOMPUTES.index("selective")
 GPIPE = SCHEDULES.index("gpipe")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
-    """Small per-shard tables, gathered to one entry per layout, by block."""
-
-    embedding: dict[str, Table]
-    layers: tuple[dict[str, Table], ...]
-    head: dict[str, Table]
-    logits: Table
-    """Elements of one microbatch's logits on one rank."""
-    stream_bytes: Table
-    """Of one microbatch's residual stream on one rank."""
-    workspace_bytes: float
-    """Of matrix libraries."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked of the memory model; ``table`` holds the layouts."""
-
-    model: Model
-    job: Job
-    framework: Framework
-    table: LayoutTable
-    device: Device | None = None
-
-
-def gather(question: Question) -> Gathered:
-    """Evaluate the blocks once per shard, and pick each layout's column out of the tables."""
-    model, job = question.model, question.job
-    shard, columns = question.table.shards(job)
-    implementation = replace(question.framework.implementation(job), fused_loss=True)
-    habits = Habits(
-        selective=question.framework.selective,
-        weight_gradients=not question.framework.fuses_weight_gradients,
-        composed_norm=question.device is not None and question.device.kind == "cpu",
-    )
-    _, pieces = block_pieces(model, shard, implementation, habits)
-    rows = len(model.layer_kinds)
-    width = model.head.vocabulary if isinstance(model.head, Head) else model.head.num_classes
-    logits = np.asarray(shard.tokens * width / shard.tp, float)
-    stream = np.asarray(shard.residual_tokens * model.hidden, float) * job.numbers.activation_bytes
-    return Gathered(
-        embedding=pieces.take(0, columns),
-        layers=tuple(pieces.take(1 + kind, columns) for kind in range(rows)),
-        head=pieces.take(1 + rows, columns),
-        logits=np.broadcast_to(logits, np.shape(shard.tp))[columns],
-        stream_bytes=np.broadcast_to(stream, np.shape(shard.tp))[columns],
-        workspace_bytes=workspace_bytes(question.framework, question.device),
-    )
 
 
 def rank_parameters(
@@ -134,24 +70,6 @@ def shard_groups(table: LayoutTable) -> ShardGroups:
     )
 
 
-def activation_bytes(holding: Holding, parts: Gathered, table: LayoutTable) -> Array:
-    """Kept by one rank for one microbatch: layers under the recompute policy, and the ends.
-
-    Full recompute of ``k`` layers keeps the input of those and everything of the others.
-    """
-    layers = holding.layers.sum(axis=0)
-    covered = np.where(table.recompute_layers > 0, table.recompute_layers, layers)
-    share = np.minimum(covered / np.maximum(layers, 1), 1.0)
-    total = holding.has_embedding * parts.embedding["saved"]
-    for count, layer in zip(holding.layers, parts.layers, strict=True):
-        whole = layer["saved"]
-        mixed = share * layer["boundary"] + (1 - share) * whole
-        kept = np.where(table.recompute == FULL, mixed, whole)
-        kept = np.where(table.recompute == SELECTIVE, layer["saved_selective"], kept)
-        total = total + count * kept
-    return total
-
-
 def rank_moments(question: Question, holding: Holding, parts: Gathered) -> dict[str, Moment]:
     """Categories at each moment that can be the peak of this rank.
 
@@ -162,18 +80,19 @@ def rank_moments(question: Question, holding: Holding, parts: Gathered) -> dict[
     framework, table = question.framework, question.table
     weights = bytes_per_parameter(question.job, framework)
     base = _base(question, holding, parts, weights)
-    each, flight = _activations(question, holding, parts)
+    each, flight = activations(question, holding, parts)
     units = unit_sizes(holding, parts.layers, parts.head)
     states, lingering, transient = base
     during = {
         **states,
         "gradients": _gradients_so_far(question, states["gradients"]) + lingering,
-        "activations": each * flight,
+        "activations": each * flight + deferred_bytes(question, holding, parts, at_work=True),
     }
     loss = {
         **during,
         "gathered parameters": states["gathered parameters"]
         + gathered_bytes(table, units.head + units.layer, weights) * holding.has_head,
+        "activations": each * flight + deferred_bytes(question, holding, parts, at_work=False),
         "logits and loss": _loss_bytes(question, holding, parts),
     }
     step = {
@@ -182,8 +101,8 @@ def rank_moments(question: Question, holding: Holding, parts: Gathered) -> dict[
     }
     return {
         "loss": loss,
-        "backward": _backward(question, holding, parts, weights, during),
-        "next backward": _next_backward(question, holding, parts, weights, during),
+        "backward": backward(question, holding, parts, weights, during),
+        "next backward": next_backward(question, holding, parts, weights, during),
         "accumulate": {
             **states,
             "gradients": states["gradients"] + np.maximum(transient, lingering),
@@ -212,21 +131,13 @@ def _base(
     states["pipeline buffers"] = message_bytes(table, framework, holding, parts.stream_bytes)
     transient = framework.transient_gradient_bytes * (dense + expert)
     lingering = transient * ((table.microbatches > 1) | (table.zero_stage == 0))
+    if question.job.numbers.keeps_master and not framework.fuses_weight_gradients:
+        # A weight gradient that is computed apart is added to the sums at the end of the step.
+        # The first rank computes both gradients of its first stage together.
+        together = np.where(holding.rank > 0, 0.0, 1 / np.asarray(table.vpp))
+        apart = question.job.numbers.parameter_bytes * (dense + expert) * (1 - together)
+        lingering = lingering + np.where(splits_backward(table), apart, 0.0)
     return states, lingering, transient
-
-
-def _activations(question: Question, holding: Holding, parts: Gathered) -> tuple[Array, Array]:
-    """Bytes of one microbatch, and microbatches in flight."""
-    framework, table = question.framework, question.table
-    flight = microbatches_in_flight(table, holding.rank)
-    each = activation_bytes(holding, parts, table)
-    chunks = np.asarray(table.vpp)
-    if framework.keeps_sent_activations:
-        sent = np.where(table.pp > 1, parts.stream_bytes * (chunks - holding.has_head), 0.0)
-        each = each + sent
-    if framework.receives_all_microbatches:
-        each = each - received_share(table, holding) * chunks * parts.stream_bytes
-    return each, flight
 
 
 def _gradients_so_far(question: Question, gradients: Array) -> Array:
@@ -235,53 +146,6 @@ def _gradients_so_far(question: Question, gradients: Array) -> Array:
         return gradients
     none_yet = (question.table.zero_stage >= 2) & (question.table.microbatches == 1)
     return np.where(none_yet, 0.0, gradients)
-
-
-def _backward(
-    question: Question, holding: Holding, parts: Gathered, weights: BytesPerParameter,
-    during: Moment,
-) -> Moment:  # fmt: skip
-    """Of the last layer: nothing freed yet; its parameters and the prefetched ones are whole."""
-    framework, table = question.framework, question.table
-    units = unit_sizes(holding, parts.layers, parts.head)
-    layers = np.minimum(framework.gathered_layers, holding.layers.sum(axis=0))
-    reduced = np.where(table.zero_stage >= 3, units.head, 0.0)
-    return {
-        **during,
-        **_layer_workspace(table, holding, parts),
-        "gathered parameters": during["gathered parameters"]
-        + gathered_bytes(table, layers * units.layer, weights),
-        "gradient buckets": reduction_bytes(table, framework, reduced, weights),
-    }
-
-
-def _next_backward(
-    question: Question, holding: Holding, parts: Gathered, weights: BytesPerParameter,
-    during: Moment,
-) -> Moment:  # fmt: skip
-    """Of the last layer but one, under ZeRO-3: the last one's gradients are being reduced."""
-    framework, table = question.framework, question.table
-    units = unit_sizes(holding, parts.layers, parts.head)
-    several = (table.zero_stage >= 3) & (holding.layers.sum(axis=0) > 1)
-    freed = np.where(several, _lightest_layer(holding, parts, table), 0.0)
-    return {
-        **during,
-        **_layer_workspace(table, holding, parts),
-        "activations": during["activations"] - freed,
-        "gathered parameters": during["gathered parameters"]
-        + gathered_bytes(table, framework.gathered_layers * units.layer, weights),
-        "gradient buckets": reduction_bytes(table, framework, units.layer, weights),
-    }
-
-
-def _lightest_layer(holding: Holding, parts: Gathered, table: LayoutTable) -> Array:
-    """Activations that one layer's backward frees."""
-    lightest: Array = np.inf
-    for count, layer in zip(holding.layers, parts.layers, strict=True):
-        own = np.where(table.recompute == FULL, layer["boundary"], layer["saved"])
-        own = np.where(table.recompute == SELECTIVE, layer["saved_selective"], own)
-        lightest = np.minimum(lightest, np.where(count > 0, own, np.inf))
-    return np.where(np.isfinite(lightest), lightest, 0.0)
 
 
 def _step_gradients(question: Question, states: Moment, weights: BytesPerParameter) -> Array:
@@ -317,17 +181,3 @@ def _loss_bytes(question: Question, holding: Holding, parts: Gathered) -> Array:
     worst = np.maximum(per_logit * parts.logits, parts.head["backward_workspace"])
     kept = parts.head["saved"] * (others + 1) + saved_logit * parts.logits * others
     return holding.has_head * (worst + kept)
-
-
-def _layer_workspace(table: LayoutTable, holding: Holding, parts: Gathered) -> Moment:
-    """Of the heaviest layer that the rank holds: recomputed, or only going backward."""
-    recomputed: Array = 0.0
-    plain: Array = 0.0
-    for count, layer in zip(holding.layers, parts.layers, strict=True):
-        recomputed = np.maximum(recomputed, np.where(count > 0, layer["recompute_workspace"], 0))
-        plain = np.maximum(plain, np.where(count > 0, layer["backward_workspace"], 0))
-    full = table.recompute == FULL
-    return {
-        "recompute workspace": np.where(full, recomputed, 0.0),
-        "backward workspace": np.where(full, 0.0, plain),
-    }

@@ -62,6 +62,8 @@ class Pieces:
     """Live beyond what is saved, at the worst operator of backward."""
     recompute_workspace: Table
     """Live beyond the boundary, at the worst operator of recomputed forward and backward."""
+    weighted_outputs: Table
+    """Outputs of all operations with parameters: what a deferred weight gradient needs."""
     largest_parameter: Table
     """Elements of the largest single weight, whose gradient is transient."""
 
@@ -107,6 +109,9 @@ def _pieces_of(
         "boundary": stream,
         "backward_workspace": workspace,
         "recompute_workspace": saved + workspace - stream,
+        "weighted_outputs": sum(
+            op.output_elements * size for op in ops if np.any(np.asarray(op.parameters) > 0)
+        ),
         "largest_parameter": _largest([op.parameters for op in ops]),
     }
 
@@ -167,7 +172,7 @@ def backward_workspace(ops: tuple[Op, ...], *, size: int, stream: Array, habits:
         live = stream + (op.output_elements + inputs) * size
         if isinstance(op, Attention):
             live = stream + (op.output_elements + _attention_inputs(op)) * size
-        elif habits.composed_norm and op.group == "norm":
+        elif habits.composed_norm and op.group == "norm" and "batch" not in op.name:
             live = stream + COMPOSED_NORM_COPIES * 4 * op.output_elements
         elif isinstance(op, Gemm) and op.weight and habits.weight_gradients:
             live = live + op.parameters * size

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout_table import LayoutTable, Split
+from planner.layout_table import WHOLE, LayoutTable, Split
 from planner.model import Model
 
 
@@ -20,6 +21,9 @@ class Holding:
     """Layers by kind (rows), all chunks of the rank together."""
     has_embedding: NDArray[np.bool_]
     has_head: NDArray[np.bool_]
+    behind: NDArray[np.int64]
+    """``behind[i, j]``: layers of kind j behind the rank's last one of kind i, which backward
+    has freed when it gets there."""
 
 
 def rank_layers(split: Split, model: Model) -> NDArray[np.int64]:
@@ -38,19 +42,23 @@ def holdings(model: Model, table: LayoutTable, *, every_rank: bool = False) -> I
     with fewer candidates than another repeats its first.
     """
     plans = [_candidates(split, model, every_rank=every_rank) for split in table.splits]
-    for turn in range(max(len(ranks) for ranks, _, _, _ in plans)):
-        chosen = [turn if turn < len(ranks) else 0 for ranks, _, _, _ in plans]
+    for turn in range(max(len(plan[0]) for plan in plans)):
+        chosen = [turn if turn < len(plan[0]) else 0 for plan in plans]
         columns = [
             np.array([plan[part][i] for plan, i in zip(plans, chosen, strict=True)])
-            for part in range(4)
+            for part in range(5)
         ]
-        rank, layers, embedding, head = (column[table.split] for column in columns)
-        yield Holding(rank=rank, layers=layers.T, has_embedding=embedding, has_head=head)
+        rank, layers, embedding, head, behind = (column[table.split] for column in columns)
+        yield Holding(
+            rank=rank,
+            layers=layers.T,
+            has_embedding=embedding,
+            has_head=head,
+            behind=np.moveaxis(behind, 0, -1),
+        )
 
 
-def _candidates(
-    split: Split, model: Model, *, every_rank: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+def _candidates(split: Split, model: Model, *, every_rank: bool) -> tuple[NDArray[Any], ...]:
     layers = rank_layers(split, model)
     owners = split.rank_of_stage()
     first, last = int(owners[0]), int(owners[-1])
@@ -62,4 +70,19 @@ def _candidates(
         inner |= {1} if split.pp > 2 else set()
         ranks = list(dict.fromkeys([first, last, *sorted(inner)]))
     chosen = np.array(ranks)
-    return chosen, layers[chosen], chosen == first, chosen == last
+    behind = np.stack([_behind(split, model, rank) for rank in ranks])
+    return chosen, layers[chosen], chosen == first, chosen == last, behind
+
+
+def _behind(split: Split, model: Model, rank: int) -> NDArray[np.int64]:
+    """Layers of each kind behind the last one of each kind, in the order of one rank."""
+    kinds = model.layer_kind_indices()
+    sizes = np.array(split.layers if split.layers != WHOLE else (len(kinds),))
+    stage_of_layer = np.repeat(np.arange(len(sizes)), sizes)
+    own = kinds[split.rank_of_stage()[stage_of_layer] == rank]
+    count = len(model.layer_kinds)
+    behind = np.zeros((count, count), np.int64)
+    for kind in set(own.tolist()):
+        tail = own[np.flatnonzero(own == kind)[-1] + 1 :]
+        behind[kind] = np.bincount(tail, minlength=count)
+    return behind

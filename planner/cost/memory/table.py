@@ -8,15 +8,8 @@ from numpy.typing import NDArray
 
 from planner.cluster import Device
 from planner.cost.memory.device import overheads
-from planner.cost.memory.moments import (
-    CATEGORIES,
-    Gathered,
-    Moment,
-    Question,
-    gather,
-    idle_bytes,
-    rank_moments,
-)
+from planner.cost.memory.moments import CATEGORIES, Moment, idle_bytes, rank_moments
+from planner.cost.memory.question import Gathered, Question, gather
 from planner.cost.memory.ranks import Holding, holdings
 from planner.framework import Framework
 from planner.job import Job
