@@ -76,7 +76,8 @@ def fit(
     """Fit step constants to runs with measured times.
 
     Args:
-        runs: Runs; those without a time, or that did not run, are left out.
+        runs: Runs; those without a time, that did not run, or of a program without a profile
+            of its own are left out.
         name: Of the new calibration.
         start: Kernel and communication constants to keep; those that ship by default.
         per_group: Rows used of each source, spread over its file order: sources then weigh
@@ -85,7 +86,7 @@ def fit(
     Raises:
         ValueError: If no run has a time.
     """
-    timed = [run for run in runs if run.step_seconds and run.outcome == "ran"]
+    timed = [r for r in runs if r.step_seconds and r.outcome == "ran" and not r.stand_in]
     chosen = _spread_rows(_large_sources(timed), per_group)
     if not chosen:
         raise ValueError("no run has a step time to fit to")

@@ -56,7 +56,11 @@ class Run:
     """``allocated``, ``reserved``, ``device`` or empty."""
     memory_rank: str = "heaviest"
     """Whose memory: of the ``first``, the ``last`` or the ``heaviest`` pipeline rank."""
+    unstated: tuple[str, ...] = ()
+    """Fields of the layout that the source leaves open and that save memory."""
     assumptions: tuple[str, ...] = ()
+    stand_in: bool = False
+    """The program has no profile of its own; another one stands in for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +142,8 @@ def _run(row: Row, name: str, group: str) -> Run:
         framework=framework, layout=layout, num_devices=num_devices,
         step_seconds=_step_seconds(row, job, num_devices),
         peak_bytes=None if peak is None else peak * GIB, memory_kind=memory_kind(row),
-        memory_rank=memory_rank(row),
-        assumptions=(*assumed, *network),
+        memory_rank=memory_rank(row), unstated=_unstated(row),
+        assumptions=(*assumed, *network), stand_in=habits(row).get("stand_in", False),
     )  # fmt: skip
 
 
@@ -170,19 +174,20 @@ def _layout(row: Row, model: Model, framework: Framework) -> tuple[int, Layout, 
     vpp = row.count("vpp", 1) if pp > 1 else 1
     usual = habits(row)
     parallel = row.flag("sequence_parallel")
+    parallel = usual["sequence_parallel"] if parallel is None else parallel
     stage = row.text("zero_stage")
     if stage not in ("", "0", "1", "2", "3"):
         raise Unreadable("zero_stage must be 0, 1, 2 or 3", f"zero_stage={stage}")
     ep = row.count("ep", 1)
     layout = Layout(
         dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, etp=row.count("etp", _usual_etp(row, tp)), vpp=vpp,
-        sequence_parallel=tp > 1 and (usual["sequence_parallel"] if parallel is None else parallel),
+        sequence_parallel=tp > 1 and parallel,
         zero_stage=int(stage) if stage else usual["zero_stage"],  # type: ignore[arg-type]
         recompute=row.choice("recompute", ("none", "selective", "full")) or "none",  # type: ignore[arg-type]
         microbatch=microbatch, microbatches=global_batch // (dp * microbatch),
         schedule="interleaved" if vpp > 1 else "1f1b",
         stage_layers=_split(row, model, framework.stage_rule, pp=pp, vpp=vpp),
-        zero_group=_zero_group(row, dp * cp),
+        zero_group=_zero_group(row, dp * cp), offload_optimizer=_offloads(row),
     )  # fmt: skip
     job = Job(
         global_batch=global_batch, sequence_length=row.count("seq_len", model.sequence_length),
@@ -190,6 +195,19 @@ def _layout(row: Row, model: Model, framework: Framework) -> tuple[int, Layout, 
         lora_rank=LORA_RANK if re.search(r"\bLoRA\b", row.text("notes")) else 0,
     )  # fmt: skip
     return num_devices, layout, job
+
+
+def _offloads(row: Row) -> bool:
+    """Whether the optimizer's states lay in host memory."""
+    told = rf"{row.text('notes')}; {row.text('framework')}"
+    return bool(re.search(r"optimizer on CPU|CPU offload|Opt Offl=Y|ZeRO-\d offload", told))
+
+
+def _unstated(row: Row) -> tuple[str, ...]:
+    """``recompute`` and ``zero_stage`` where the row says nothing, or nothing that is known."""
+    empty = tuple(name for name in ("recompute", "zero_stage") if not row.text(name))
+    custom = re.search(r"custom remat|activation offload", row.text("notes"))
+    return (*empty, "recompute") if custom and "recompute" not in empty else empty
 
 
 def _zero_group(row: Row, replicas: int) -> int:
