@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from planner.calibration import Calibration
 from planner.cost.memory.device import usable_bytes
 from planner.cost.memory.table import MemoryTable, memory
 from planner.cost.step import step
+from planner.layout import Layout
 from planner.layout_table import tabulate
 from planner.runs import Run
 
@@ -69,10 +71,26 @@ def predict_runs(
             peak[rows] = _as_measured([runs[i] for i in rows], held)
             room = usable_bytes(device.memory_bytes, first.framework, table, device)
             fits[rows] = held.allocated <= room
+            leanest = tabulate(
+                [_leanest(runs[i]) for i in rows], fused_loss_habit=first.framework.fused_loss
+            )
+            lean = memory(first.model, first.job, first.framework, leanest, device=device)
+            fits[rows] |= lean.allocated <= room
     return Predictions(
         step_seconds=seconds[0], low_seconds=seconds[1], high_seconds=seconds[2],
         parts=parts, peak_bytes=peak, fits=fits,
     )  # fmt: skip
+
+
+def _leanest(run: Run) -> Layout:
+    """The run with whatever its source leaves open set to what needs least memory."""
+    changes: dict[str, Any] = {}
+    if "recompute" in run.unstated:
+        changes["recompute"] = "full"
+    if "zero_stage" in run.unstated:
+        piped = run.framework.largest_zero_stage_with_pipeline
+        changes["zero_stage"] = piped if run.layout.pp > 1 else run.framework.largest_zero_stage
+    return replace(run.layout, **changes)
 
 
 def _as_measured(runs: list[Run], held: MemoryTable) -> Floats:
