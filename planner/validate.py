@@ -226,8 +226,11 @@ def write_report(validation: Validation, path: Path) -> None:
             "reason": "" if timed or run.outcome != "ran" else "no step time",
         })  # fmt: skip
     done = {run.id for run in validation.runs}
-    lines += [{"id": row.id, "reason": f"{row.reason}: {row.detail}"}
-              for row in validation.unscored if row.id not in done or row.reason == "duplicate id"]  # fmt: skip
+    lines += [
+        {"id": row.id, "reason": f"{row.reason}: {row.detail}"}
+        for row in validation.unscored
+        if row.id not in done or row.reason == "duplicate id"
+    ]
     try:
         with open(path, "w", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, REPORT_COLUMNS, restval="")

@@ -99,7 +99,7 @@ def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: P
     ring = np.zeros((2, size.size))
     for op in block.ops(shard, prices.implementation):
         if isinstance(op, Collective):
-            _add_collective(result, ring, op, shard, strides, prices)
+            _add_collective(result, ring, op=op, shard=shard, strides=strides, prices=prices)
             continue
         passes, launches = _op_seconds(op, prices)
         scale = prices.step.expert_imbalance if op.group == "experts" else 1.0
@@ -135,6 +135,7 @@ def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: P
 def _add_collective(
     result: Floats,
     ring: Floats,
+    *,
     op: Collective,
     shard: Shard,
     strides: dict[str, Any],
@@ -176,7 +177,11 @@ def _op_seconds(op: Op, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any
 
 def _gemm(op: Gemm, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
     dtype = prices.wide_dtype if op.group in ("head", "router") else prices.dtype
-    given: dict[str, Any] = {"dtype": dtype, "device": prices.cluster.device, "constants": prices.kernels}
+    given: dict[str, Any] = {
+        "dtype": dtype,
+        "device": prices.cluster.device,
+        "constants": prices.kernels,
+    }
     cast = dtype in ("fp8", "fp4") and not prices.framework.fused_quantise
     if not op.weight:
         once = compute.gemm_seconds(op.m, op.n, op.k, batch=op.batch, **given)
@@ -238,11 +243,14 @@ def _convolution(op: Convolution, prices: Prices) -> tuple[tuple[Any, Any, Any],
 def _memory(op: MemoryBound, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
     given: dict[str, Any] = {"device": prices.cluster.device, "constants": prices.kernels}
     more = prices.framework.elementwise_traffic
-    return (
-        compute.memory_bound_seconds(more * op.forward_bytes, launches=op.forward_launches, **given),
-        compute.memory_bound_seconds(more * op.backward_bytes, launches=op.backward_launches, **given),
-        0.0,
-    ), (op.forward_launches, op.backward_launches)
+    forward, backward = (
+        compute.memory_bound_seconds(more * moved, launches=launches, **given)
+        for moved, launches in (
+            (op.forward_bytes, op.forward_launches),
+            (op.backward_bytes, op.backward_launches),
+        )
+    )
+    return (forward, backward, 0.0), (op.forward_launches, op.backward_launches)
 
 
 _PRICES: dict[type[Op], Callable[..., Any]] = {

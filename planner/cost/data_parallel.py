@@ -92,8 +92,8 @@ def _price(
             table.zero_stage == 3, given["layers"] * prices.framework.gathers_per_layer, 1
         )
         once, again = _exchange(
-            parameters * gradient / calls, parameters * parameter / calls, degree, shards,
-            stride, table, prices,
+            parameters * gradient / calls, parameters * parameter / calls, degree=degree,
+            shards=shards, stride=stride, table=table, prices=prices,
         )  # fmt: skip
         once, again = calls * once, calls * again
         reduce += once
@@ -116,7 +116,7 @@ def _price(
 
 
 def _exchange(
-    gradient_bytes: Floats, parameter_bytes: Floats, degree: Any, shards: Any, stride: Any,
+    gradient_bytes: Floats, parameter_bytes: Floats, *, degree: Any, shards: Any, stride: Any,
     table: LayoutTable, prices: Prices,
 ) -> tuple[Floats, Floats]:  # fmt: skip
     """Seconds to reduce gradients and to gather parameters, once each.

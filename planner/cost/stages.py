@@ -4,17 +4,19 @@ All of it depends only on the split, the shard, the recomputation and the stride
 many layouts that differ in nothing else share one row (a *pair*).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.blocks import FIELDS, INDEX, Prices, block_seconds
+from planner.cost.blocks import Prices, block_seconds
+from planner.cost.passes import stage_passes
 from planner.cost.stage_kinds import StageKinds, stage_kinds
 from planner.distinct import distinct_rows as distinct
 from planner.job import Job
-from planner.layout_table import RECOMPUTES, LayoutTable, Split
+from planner.layout_table import LayoutTable
 from planner.model import Embedding, Head, Model
 from planner.ops import Shard
 
@@ -72,7 +74,7 @@ class StageCosts:
         )
 
 
-def distinct_rows(columns: dict[str, Integers]) -> tuple[Integers, Integers]:
+def distinct_rows(columns: Mapping[str, NDArray[Any]]) -> tuple[Integers, Integers]:
     """First index of each distinct row, and for each row its distinct one."""
     return distinct(columns.values())
 
@@ -95,7 +97,10 @@ def stage_costs(model: Model, job: Job, table: LayoutTable, prices: Prices) -> S
     )  # fmt: skip
     chosen = table.take(pair_first)
     stall = stalls[pair_first] * _stall_seconds(chosen, prices)
-    return _sum_stages(model, chosen, to_shard[pair_first], costs, inverse, stall, prices)
+    return _sum_stages(
+        model, chosen, costs, shard=to_shard[pair_first], inverse=inverse, stall=stall,
+        prices=prices,
+    )  # fmt: skip
 
 
 def _crosses_fabric(table: LayoutTable, prices: Prices) -> Integers:
@@ -145,9 +150,10 @@ def _padded(block: Any, prices: Prices) -> Any:
 
 
 def _sum_stages(
-    model: Model, pairs: LayoutTable, shard: Integers, costs: Floats, inverse: Integers,
+    model: Model, pairs: LayoutTable, costs: Floats, *, shard: Integers, inverse: Integers,
     stall: Floats, prices: Prices,
 ) -> StageCosts:  # fmt: skip
+    """Split by split: passes of every stage, then the slowest rank of each pair."""
     size = len(pairs)
     names = ("forward_sum", "backward_sum", "slowest_forward", "slowest_backward",
              "weight_gradient", "mean_sum", "first_forward", "first_backward",
@@ -168,8 +174,10 @@ def _sum_stages(
         place[rows] = np.arange(len(rows))
         unlike = stage_kinds(split, model)
         kinds.append(unlike.of_stage)
-        stages = _stages_of(unlike, split, pairs, rows, costs[:, :, shard[rows]],
-                            stall[rows], prices)  # fmt: skip
+        stages = stage_passes(
+            unlike, costs[:, :, shard[rows]], pairs=pairs.take(rows), vpp=split.vpp,
+            stall=stall[rows], prices=prices,
+        )  # fmt: skip
         for kept, name in zip(per_stage, ("F", "I", "W"), strict=True):
             kept.append(stages[name])
         _reduce(unlike, stages, rows, out, parts)
@@ -178,85 +186,6 @@ def _sum_stages(
         stage_forward=tuple(per_stage[0]), stage_input_gradient=tuple(per_stage[1]),
         stage_weight_gradient=tuple(per_stage[2]), **out,
     )  # fmt: skip
-
-
-def _stages_of(
-    unlike: StageKinds, split: Split, pairs: LayoutTable, rows: Integers, costs: Floats,
-    stall: Floats, prices: Prices,
-) -> dict[str, Floats]:  # fmt: skip
-    """Per kind of (virtual) stage and pair: seconds by part, and totals of the passes."""
-    counts = unlike.blocks.astype(float)
-    layers = unlike.blocks[:, 1:-1]
-    values = np.einsum("sk,kfn->fsn", counts, costs)
-    field = {name: values[i] for name, i in INDEX.items()}
-    only_layers = np.einsum("sk,kfn->fsn", layers.astype(float), costs[1:-1])
-    again = _recomputed(only_layers, layers, split, pairs, rows, prices)
-    overlap = prices.framework.overlaps_tensor_parallel
-    tp_forward = field["tp_forward"] * (1 - overlap)
-    tp_backward = field["tp_backward"] * (1 - overlap)
-    experts = 1 - prices.framework.overlaps_expert_parallel
-    ep_forward, ep_backward = field["ep_forward"] * experts, field["ep_backward"] * experts
-    forward = field["forward"] + tp_forward + field["cp_forward"] + ep_forward
-    input_gradient = (
-        field["input_gradient"] + tp_backward + field["cp_backward"] + ep_backward
-        + again["all"]
-    )  # fmt: skip
-    host_forward = field["forward_launches"] * prices.step.host_operation_seconds
-    host_backward = (field["backward_launches"] + again["launches"]) * (
-        prices.step.host_operation_seconds
-    )
-    many = layers.sum(1, keepdims=True)
-    layer_host = prices.framework.host_seconds_per_layer * many
-    growth = 1.0 + prices.step.host_rank_growth * (pairs.tp[rows] - 1)
-    host_forward = np.maximum(growth * (host_forward + layer_host) + many * stall / 2 - forward, 0.0)
-    backward = input_gradient + field["weight_gradient"]
-    host_backward += layer_host * (1.0 + again["full"])
-    host_backward = np.maximum(growth * host_backward + many * stall / 2 - backward, 0.0)
-    return {
-        "F": forward + host_forward,
-        "I": input_gradient + host_backward,
-        "W": field["weight_gradient"],
-        "forward": field["forward"],
-        "backward": field["input_gradient"] + field["weight_gradient"],
-        "recompute": again["compute"],
-        "tp": tp_forward + tp_backward + again["tp"] * (1 - overlap),
-        "cp": field["cp_forward"] + field["cp_backward"] + again["cp"],
-        "ep": ep_forward + ep_backward + again["ep"] * experts,
-        "host": host_forward + host_backward,
-        "dense_parameters": field["dense_parameters"],
-        "expert_parameters": field["expert_parameters"],
-        "layers": np.broadcast_to(counts.sum(1, keepdims=True), forward.shape),
-    }
-
-
-def _recomputed(
-    layers: Floats, counts: Integers, split: Split, pairs: LayoutTable, rows: Integers,
-    prices: Prices,
-) -> dict[str, Floats]:
-    """What backward runs again: whole layers, some of them, or the attention core."""
-    kind = pairs.recompute[rows]
-    of_rank = np.maximum(counts.sum(1, keepdims=True) * split.vpp, 1)
-    limit = pairs.recompute_layers[rows]
-    share = np.where(limit > 0, np.minimum(limit / of_rank, 1.0), 1.0)
-    full = np.where(kind == RECOMPUTES.index("full"), share, 0.0)
-    selective = np.where(kind == RECOMPUTES.index("selective"), 1.0, 0.0)
-    if prices.framework.selective_recompute == "half":
-        full, selective = full + 0.5 * selective, 0.0 * selective
-
-    def value(name: str) -> Floats:
-        return layers[INDEX[name]]
-
-    hidden = prices.framework.overlaps_tensor_parallel
-    hidden_experts = prices.framework.overlaps_expert_parallel
-    compute = full * value("forward") + selective * value("core_forward")
-    parts = {axis: full * value(f"{axis}_forward") for axis in ("tp", "cp", "ep")}
-    return {
-        **parts,
-        "compute": compute,
-        "full": full,
-        "all": compute + sum(parts.values()) - parts["tp"] * hidden - parts["ep"] * hidden_experts,
-        "launches": full * value("forward_launches") + selective * value("core_launches"),
-    }
 
 
 def _reduce(
@@ -284,6 +213,3 @@ def _reduce(
     out["slowest_layers"][rows] = ranks["layers"][pick]
     for name in PARTS:
         parts[name][rows] = ranks[name][pick]
-
-
-assert set(INDEX) == set(FIELDS)

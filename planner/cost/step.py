@@ -15,12 +15,13 @@ from planner.calibration import Calibration
 from planner.cluster import Cluster
 from planner.cost.blocks import Prices
 from planner.cost.comm import default_communication, send_recv_seconds
-from planner.cost.compute import default_constants, memory_bound_seconds
-from planner.cost.data_parallel import Replicas, replicas
+from planner.cost.compute import default_constants
+from planner.cost.data_parallel import replicas
 from planner.cost.pipeline import bubble_seconds
 from planner.cost.stages import StageCosts, distinct_rows, stage_costs
+from planner.cost.step_end import data_parallel_seconds, host_seconds, optimizer_seconds
 from planner.framework import Framework
-from planner.job import OPTIMIZER_STATE_BYTES, Job
+from planner.job import Job
 from planner.layout import Layout
 from planner.layout_table import LayoutTable, tabulate
 from planner.model import Model
@@ -102,7 +103,7 @@ def _dtype_of(job: Job, cluster: Cluster) -> str:
     return dtype
 
 
-def step(
+def step(  # noqa: PLR0917 - the question, the layouts, the constants: all of them nouns
     model: Model,
     job: Job,
     cluster: Cluster,
@@ -135,9 +136,9 @@ def step(
     )
     parts["pp"] = 2.0 * exposed * table.microbatches * table.vpp
     parts["bubble"] = bubble_seconds(table, stages, exposed_send=exposed, send=send)
-    parts |= _data_parallel(table, stages, exchange, prices)
-    parts["optimizer"] = _optimizer_seconds(job, table, stages, prices) + exchange.norm
-    parts["host"] = parts["host"] + _host_seconds(table, prices)
+    parts |= data_parallel_seconds(table, stages, exchange, prices)
+    parts["optimizer"] = optimizer_seconds(job, table, stages, prices) + exchange.norm
+    parts["host"] = parts["host"] + host_seconds(table, prices)
     busy = sum(parts[name] for name in ("forward", "backward", "recompute"))
     world = table.dp * table.tp * table.pp * table.cp
     nodes = np.maximum(world / cluster.devices_per_node, 1.0)
@@ -153,7 +154,7 @@ def step(
     )
 
 
-def estimate(
+def estimate(  # noqa: PLR0917 - as ``step``
     model: Model,
     job: Job,
     cluster: Cluster,
@@ -205,7 +206,7 @@ def estimate(
 
 
 def working_seconds(found: StepTable, table: LayoutTable) -> Floats:
-    """What the slowest rank does in all its microbatches: the step of a pipeline without bubble."""
+    """What the slowest rank does in all its microbatches: a pipeline without bubble."""
     names = ("forward", "backward", "recompute", "tp", "cp", "ep", "pp")
     host = found.stages.parts["host"][found.stages.inverse] * table.microbatches
     return np.sum([found.parts[name] for name in names], axis=0) + host
@@ -230,58 +231,3 @@ def _send_seconds(model: Model, job: Job, table: LayoutTable, prices: Prices) ->
         cluster=prices.cluster, constants=prices.communication,
     )  # fmt: skip
     return seconds[inverse]
-
-
-def _data_parallel(
-    table: LayoutTable, stages: StageCosts, exchange: Replicas, prices: Prices
-) -> dict[str, Floats]:
-    """What of the exchange between replicas stays visible, and what it slows down."""
-    framework, step_constants = prices.framework, prices.step
-    pair = stages.inverse
-    share, slowdown = step_constants.overlap_share, step_constants.overlap_slowdown
-    many = table.zero_stage == 3
-    every = many | (framework.reduces_every_microbatch & (table.zero_stage >= 2))
-    times = np.where(every, table.microbatches, 1)
-    forward, backward = stages.first_forward[pair], stages.first_backward[pair]
-    whole_backward = stages.slowest_backward[pair]
-    whole_forward = stages.slowest_forward[pair]
-    # Gradients hide behind the backward of a microbatch, gathers behind either pass. With
-    # several chunks per rank the others' last microbatches hide those of a chunk.
-    chunks = np.where(table.vpp > 1, table.pp * (1.0 - 1.0 / table.vpp), 1.0)
-    room = np.where(every | (table.pp == 1), whole_backward, np.maximum(backward,
-                    chunks * whole_backward * (table.vpp > 1)))  # fmt: skip
-    in_backward = exchange.reduce + np.where(many, exchange.gather, 0.0)
-    hidden = np.minimum(in_backward, room) * share * framework.overlaps_gradient_reduction
-    in_forward = exchange.gather
-    room_forward = np.where(many | (table.pp == 1), whole_forward, np.maximum(forward,
-                            chunks * whole_forward * (table.vpp > 1)))  # fmt: skip
-    hidden_forward = (
-        np.minimum(in_forward, room_forward) * share * (framework.overlaps_parameter_gather)
-    )
-    passes = np.where(many, table.microbatches, 1)
-    visible = times * (in_backward - hidden) + passes * (in_forward - hidden_forward)
-    visible = visible + np.where(many, exchange.first_gather * framework.overlaps_parameter_gather,
-                                 0.0)  # fmt: skip
-    slowed = slowdown * (times * hidden + passes * hidden_forward)
-    return {"dp": visible + exchange.tied, "overlap slowdown": slowed}
-
-
-def _optimizer_seconds(job: Job, table: LayoutTable, stages: StageCosts, prices: Prices) -> Floats:
-    """Memory traffic of clipping, updating and casting, on this rank's share."""
-    pair = stages.inverse
-    shares = np.where(table.zero_stage >= 1, table.shard_group, 1)
-    experts = np.maximum(table.shard_group // table.ep, 1)
-    expert_shares = np.where(table.zero_stage >= 1, experts, 1)
-    owned = stages.dense_parameters[pair] / shares + stages.expert_parameters[pair] / expert_shares
-    state = OPTIMIZER_STATE_BYTES[job.optimizer] / OPTIMIZER_STATE_BYTES["adamw"]
-    moved = owned * prices.step.optimizer_bytes * (0.4 + 0.6 * state)
-    return memory_bound_seconds(
-        moved, launches=0, device=prices.cluster.device, constants=prices.kernels
-    )
-
-
-def _host_seconds(table: LayoutTable, prices: Prices) -> Floats:
-    """Python of every microbatch and of every step that no kernel hides."""
-    constants = prices.step
-    per_step = constants.host_step_seconds + prices.framework.host_seconds_per_step
-    return constants.host_microbatch_seconds * table.microbatches + per_step
