@@ -74,6 +74,8 @@ class Framework:
     copy keeps log-probabilities and makes two float32 gradients in backward."""
     sharded_logit_bytes: float = 0.0
     """The same where tensor parallelism cuts the vocabulary; 0 for as many as whole."""
+    lingering_logit_bytes: float = 0.0
+    """Of the last microbatch's logits, which live until the next ones replace them."""
     saved_logit_bytes: float = 4.0
     """Kept from the loss's forward to its backward."""
     idle_logit_bytes: float = 0.0

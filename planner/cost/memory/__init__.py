@@ -5,14 +5,19 @@ one layout stage by stage. Both read the same moments (``moments.py``).
 """
 
 from planner.cost.memory.device import Overheads, overheads, usable_bytes
+from planner.cost.memory.margin import Margin, fits, fits_safely, load_margin
 from planner.cost.memory.moments import CATEGORIES
 from planner.cost.memory.table import MemoryTable, StageMemory, memory, stage_memory
 
 __all__ = [
     "CATEGORIES",
+    "Margin",
     "MemoryTable",
     "Overheads",
     "StageMemory",
+    "fits",
+    "fits_safely",
+    "load_margin",
     "memory",
     "overheads",
     "stage_memory",

@@ -176,8 +176,9 @@ def _loss_bytes(question: Question, holding: Holding, parts: Gathered) -> Array:
         framework.logit_bytes,
     )
     per_logit = np.where(table.fused_loss, framework.fused_logit_bytes, cut)
+    old = framework.lingering_logit_bytes * parts.logits * (np.asarray(table.microbatches) > 1)
     saved_logit = np.where(table.fused_loss, 2.0, framework.saved_logit_bytes)
     others = np.where(table.schedule == GPIPE, table.microbatches - 1, 0)
     worst = np.maximum(per_logit * parts.logits, parts.head["backward_workspace"])
     kept = parts.head["saved"] * (others + 1) + saved_logit * parts.logits * others
-    return holding.has_head * (worst + kept)
+    return holding.has_head * (worst + kept + old)
