@@ -123,10 +123,16 @@ def _base(
     """
     framework, table = question.framework, question.table
     dense, expert = rank_parameters(question.model, framework, holding, parts, table)
+    groups = shard_groups(table)
     states = state_bytes(
-        dense, expert, groups=shard_groups(table), weights=weights, framework=framework,
-        offload=table.offload_optimizer,
+        *_trained(question, holding, parts, (dense, expert)), groups=groups, weights=weights,
+        framework=framework, offload=table.offload_optimizer,
     )  # fmt: skip
+    if question.job.lora_rank:
+        # The frozen base in the precision that it computes in, without states of its own.
+        own = np.where(np.asarray(table.zero_stage) >= 3, groups.dense, 1)
+        states["parameters"] = states["parameters"] + weights.parameter * (dense + expert) / own
+        dense, expert = _trained(question, holding, parts, (dense, expert))
     states["library workspace"] = parts.workspace_bytes
     states["pipeline buffers"] = message_bytes(table, framework, holding, parts.stream_bytes)
     transient = framework.transient_gradient_bytes * (dense + expert)
@@ -138,6 +144,19 @@ def _base(
         apart = question.job.numbers.parameter_bytes * (dense + expert) * (1 - together)
         lingering = lingering + np.where(splits_backward(table), apart, 0.0)
     return states, lingering, transient
+
+
+def _trained(
+    question: Question, holding: Holding, parts: Gathered, whole: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """Elements with gradients: all of them, or LoRA's adapters alone."""
+    if not question.job.lora_rank:
+        return whole
+    width = sum(
+        count * layer["adapter_width"]
+        for count, layer in zip(holding.layers, parts.layers, strict=True)
+    )
+    return question.job.lora_rank * width, 0.0
 
 
 def _gradients_so_far(question: Question, gradients: Array) -> Array:

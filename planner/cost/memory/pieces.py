@@ -25,6 +25,9 @@ from planner.ops import (
 
 Table = NDArray[np.float64]
 
+ADAPTED = frozenset({"attention", "mlp", "experts"})
+"""Groups whose matrices get LoRA adapters (Hu et al. 2021; all linear layers as in QLoRA,
+Dettmers et al. 2023, section 4): not the embedding, the head or a router."""
 SCORES = frozenset({"softmax"})
 """Saved tensors that selective recompute of core attention drops: the quadratic ones.
 
@@ -62,6 +65,8 @@ class Pieces:
     """Live beyond what is saved, at the worst operator of backward."""
     recompute_workspace: Table
     """Live beyond the boundary, at the worst operator of recomputed forward and backward."""
+    adapter_width: Table
+    """Elements of LoRA adapters of rank 1 on every matrix of a layer: ``k + n`` each."""
     weighted_outputs: Table
     """Outputs of all operations with parameters: what a deferred weight gradient needs."""
     largest_parameter: Table
@@ -109,6 +114,11 @@ def _pieces_of(
         "boundary": stream,
         "backward_workspace": workspace,
         "recompute_workspace": saved + workspace - stream,
+        "adapter_width": sum(
+            op.batch * (op.k + op.n)
+            for op in ops
+            if isinstance(op, Gemm) and op.weight and op.group in ADAPTED
+        ),
         "weighted_outputs": sum(
             op.output_elements * size for op in ops if np.any(np.asarray(op.parameters) > 0)
         ),
