@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from planner.appraisal import Appraisal, appraise, complete_layout, plan_of
 from planner.calibration import Calibration, load_calibration
+from planner.executable import executable_words
 from planner.layout import Layout, parse_layout_settings
+from planner.local import calibration_name, has_calibration
 from planner.plan import Plan
 from planner.search import SearchResult, search
 from planner.setting import Setting, resolve
@@ -49,6 +51,14 @@ class Recommendation:
         )
 
 
+def calibration_of(setting: Setting, name: str) -> str:
+    """The calibration that a setting means by ``default``: on this machine's CPU, its probe."""
+    world = setting.num_devices
+    if name == "default" and setting.cluster.name == "here" and has_calibration(world):
+        return calibration_name(world)
+    return name
+
+
 def recommend(
     model: str,
     *,
@@ -63,6 +73,7 @@ def recommend(
     fixed: str = "",
     only: Iterable[str] = (),
     forbid: Iterable[str] = (),
+    executable: bool = False,
     max_memory_bytes: int = 0,
     top: int = 6,
 ) -> Recommendation:
@@ -81,6 +92,7 @@ def recommend(
         fixed: Fields that are given, such as ``"tp=8,sp"``.
         only: Values that are allowed, such as ``["zero=1,3"]``.
         forbid: What is ruled out, such as ``["pp"]``.
+        executable: Only what this project's own executor runs.
         max_memory_bytes: Of one device; 0 for all it has.
         top: Layouts to rank.
 
@@ -96,6 +108,9 @@ def recommend(
         sequence_length=sequence_length, precision=precision, optimizer=optimizer,
         framework=framework,
     )  # fmt: skip
+    if executable:
+        fixed, forbid = executable_words(fixed, tuple(forbid))
+    calibration = calibration_of(setting, calibration)
     constants = load_calibration(calibration)
     result = search(
         setting.model, setting.job, setting.cluster, setting.framework, constants,
@@ -134,7 +149,9 @@ def estimate(
         sequence_length=sequence_length, precision=precision, optimizer=optimizer,
         framework=framework,
     )  # fmt: skip
-    constants = load_calibration(calibration) if isinstance(calibration, str) else calibration
+    constants = calibration
+    if isinstance(constants, str):
+        constants = load_calibration(calibration_of(setting, constants))
     if isinstance(layout, str):
         layout = complete_layout(parse_layout_settings(layout), setting)
     return appraise(setting, layout, constants)

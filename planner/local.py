@@ -29,6 +29,16 @@ LOOPBACK_BYTES_PER_SECOND = 1 * GB
 LOOPBACK_LATENCY_SECONDS = 100 * MICROSECOND
 
 
+def calibration_name(world_size: int) -> str:
+    """The calibration of so many ranks on this machine: they share its cores and memory."""
+    return f"here-{world_size}"
+
+
+def has_calibration(world_size: int) -> bool:
+    """Whether this machine was probed with so many ranks."""
+    return (data_folder() / "calibrations" / f"{calibration_name(world_size)}.json").is_file()
+
+
 def local_cluster(num_ranks: int = 0) -> Cluster:
     """This machine: its GPUs if ``nvidia-smi`` lists any, else CPU ranks joined by gloo.
 

@@ -16,7 +16,6 @@ from planner.calibration import (
     Calibration,
     Spread,
     StepConstants,
-    calibration_path,
     data_folder,
     save_calibration,
 )
@@ -28,22 +27,12 @@ from planner.cost.kernels.constants import KernelConstants
 from planner.cost.kernels.fit import fit_kernels
 from planner.cost.kernels.samples import KernelSample, predict_seconds
 from planner.files import write_text
-from planner.local import MACHINE_FILE, local_cluster
+from planner.local import MACHINE_FILE, calibration_name, local_cluster
 from planner.probe import COLLECTIVES, KERNELS, Probe, Sample
 
 BASELINE_NOTE = "fp32 attention and convolution stand for every precision"
 OPTIMIZER_BYTES = 28.0
 """AdamW in float32 reads and writes parameter and two moments, and reads the gradient."""
-
-
-def calibration_name(world_size: int) -> str:
-    """Where the calibration of so many ranks on this machine is kept."""
-    return f"here-{world_size}"
-
-
-def has_calibration(world_size: int) -> bool:
-    """Whether this machine was probed with so many ranks."""
-    return calibration_path(calibration_name(world_size)).is_file()
 
 
 def calibrate_machine(probe: Probe) -> list[Calibration]:

@@ -51,6 +51,9 @@ def recommend(
     forbid: Annotated[
         list[str] | None, typer.Option("--forbid", help="Rule out, such as pp or recompute=full.")
     ] = None,
+    executable: Annotated[
+        bool, typer.Option("--executable", help="Only what 'planner execute' runs.")
+    ] = False,
     max_memory: Annotated[
         str | None, typer.Option("--max-memory", help="Of one device, such as 60GiB.")
     ] = None,
@@ -76,7 +79,7 @@ def recommend(
         model, gpus=gpus, cluster=cluster, global_batch=global_batch,
         sequence_length=sequence_length, precision=precision, optimizer=optimizer,
         framework=framework, calibration=calibration, fixed=fixed, only=only or [],
-        forbid=forbid or [], top=top,
+        forbid=forbid or [], top=top, executable=executable or cluster == "here",
         max_memory_bytes=parse_bytes(max_memory) if max_memory else 0,
     )  # fmt: skip
     _print_recommendation(answer, as_json=as_json)
