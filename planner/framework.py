@@ -69,6 +69,7 @@ class Framework:
     fused_norm: bool = True
     fused_loss: bool = False
     saves_gathered_input: bool = True
+    gathers_expert_tokens: bool = False
     logit_bytes: float = 12.0
     """Live per logit at the worst operator of the loss: torch's cross entropy over a float32
     copy keeps log-probabilities and makes two float32 gradients in backward."""
@@ -115,6 +116,9 @@ class Framework:
     overlaps_parameter_gather: bool = True
     overlaps_tensor_parallel: float = 0.0
     """Share of tensor-parallel communication hidden behind its own GEMM."""
+    overlaps_tensor_backward: float = 0.0
+    """Share of what is left of it in backward, hidden behind the weight gradient's GEMM
+    (Megatron's asynchronous all-reduce, Narayanan et al. 2021 and later)."""
     overlaps_expert_parallel: float = 0.0
     """Share of the expert exchange hidden behind other work, or saved by sending a token once
     to a node instead of once to each expert (DeepEP)."""
@@ -163,6 +167,7 @@ class Framework:
             dropout=self.dropout,
             fused_activation=self.fused_activation,
             saves_gathered_input=self.saves_gathered_input,
+            gathers_expert_tokens=self.gathers_expert_tokens,
             fused_loss=self.fused_loss if fused_loss is None else fused_loss,
             fused_norm=self.fused_norm,
         )

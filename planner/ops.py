@@ -72,6 +72,9 @@ class Implementation:
     (DTensor); False keeps the shard and gathers again in backward (Megatron)."""
     fused_loss: bool = False
     """Cross entropy that never holds a float32 copy of all logits."""
+    gathers_expert_tokens: bool = False
+    """Experts see the tokens of their whole group gathered, and keep them (Megatron's
+    allgather dispatcher), instead of exchanging them."""
     fused_norm: bool = True
     """A norm keeps its input only; False keeps a float32 copy and the normalised value."""
 

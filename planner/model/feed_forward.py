@@ -157,12 +157,16 @@ class Experts:
         per_expert = copies / local
         wide = copies * width
         held = local * width
+        kept = [Saved(name="expert output", elements=copies * hidden, bytes_per_element=size)]
+        if implementation.gathers_expert_tokens:
+            everyone = shard.residual_tokens * np.asarray(shard.tp) * shard.ep * hidden
+            kept.append(Saved(name="gathered tokens", elements=everyone, bytes_per_element=size))
         permuted = MemoryBound(
             name="permute and unpermute", group="experts",
             forward_bytes=6.0 * copies * hidden * size,
             backward_bytes=6.0 * copies * hidden * size,
             forward_launches=4, backward_launches=4, output_elements=copies * hidden,
-            saved=(Saved(name="expert output", elements=copies * hidden, bytes_per_element=size),),
+            saved=tuple(kept),
         )  # fmt: skip
         up = Gemm(
             name="expert up", group="experts", expert=True, batch=local,

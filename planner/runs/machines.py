@@ -133,11 +133,11 @@ def _habits(framework: str, gpu: str, notes: str) -> dict[str, Any]:
 
 
 def build_framework(row: Row) -> Framework:
-    """The profile of the row's framework, with what its notes say of the kernels."""
+    """The profile of the row's framework, with what its name and notes say of the kernels."""
     framework = _load(habits(row)["profile"])
     changes: dict[str, Any] = {}
     for entry in words()["kernels"]:
-        if re.search(entry["pattern"], row.text("notes")):
+        if re.search(entry["pattern"], f"{row.text('model_name')}; {row.text('notes')}"):
             changes |= entry["set"]
     return replace(framework, **changes) if changes else framework
 
