@@ -30,7 +30,8 @@ class StepConstants:
     overlap_share: float = 0.9
     """Of a collective that is meant to be hidden, the part that can be."""
     straggler_growth: float = 0.01
-    """A step waits for its slowest node: compute grows by this times sqrt(2 ln nodes)."""
+    """A step waits for its slowest device: compute grows by this times sqrt(2 ln devices), the
+    expected maximum of as many normal deviations."""
     device_rates: Mapping[str, float] = field(default_factory=dict)
     """By architecture generation: rate of matrix kernels inside a training step over the rate
     that kernel benchmarks showed. Communication, memory traffic and heat take clocks away;

@@ -76,8 +76,8 @@ def fit(
     """Fit step constants to runs with measured times.
 
     Args:
-        runs: Runs; those without a time, that did not run, or of a program without a profile
-            of its own are left out.
+        runs: Runs; those without a time, that did not run, or that teach nothing
+            (``Run.teaches``) are left out.
         name: Of the new calibration.
         start: Kernel and communication constants to keep; those that ship by default.
         per_group: Rows used of each source, spread over its file order: sources then weigh
@@ -86,7 +86,7 @@ def fit(
     Raises:
         ValueError: If no run has a time.
     """
-    timed = [r for r in runs if r.step_seconds and r.outcome == "ran" and not r.stand_in]
+    timed = [r for r in runs if r.step_seconds and r.outcome == "ran" and r.teaches]
     chosen = _spread_rows(_large_sources(timed), per_group)
     if not chosen:
         raise ValueError("no run has a step time to fit to")
@@ -97,17 +97,20 @@ def fit(
     vector, _ = _solve(linear, everything, groups)
     linear = _linearise(chosen, base, constants, vector)
     vector, uncertainty = _solve(linear, everything, groups)
-    errors = _log_errors(chosen, _with(base, constants, vector))
+    best = _with(base, constants, vector)
+    errors = _log_errors(chosen, best)
     held_out = _held_out_errors(linear, groups)
+    everyone = [run for run in runs if run.step_seconds and run.outcome == "ran"]
+    spread = spread_of(_log_errors(everyone, best) if len(everyone) > len(chosen) else held_out)
     unidentified = [
         f"{c.name}: not identified by these runs; measure {c.measure}"
         for c, u in zip(constants, uncertainty, strict=True)
         if u > 1.0 - LEAST_SHIFT
     ]
     fitted = replace(
-        _with(base, constants, vector),
+        best,
         name=name,
-        spread=spread_of(held_out),
+        spread=spread,
         rows=len(chosen),
         source=f"fitted to {len(chosen)} runs of {len({r.group for r in chosen})} sources",
         notes=tuple(unidentified),
@@ -121,6 +124,56 @@ def fit(
         residuals=_by_group(chosen, errors),
         unidentified=tuple(unidentified),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossValidation:
+    """Every run predicted by constants from other sources only."""
+
+    log_errors: Floats
+    """ln(measured / predicted) of the runs with a time, in their order."""
+    coverage: float
+    """Share of runs inside the 80 % interval that the other sources' errors give."""
+    constants: int
+
+
+def cross_validate(runs: Sequence[Run], calibration: Calibration) -> CrossValidation:
+    """Leave every source out once, starting from fitted constants.
+
+    Args:
+        runs: Those without a time, or that did not run, are left out.
+        calibration: A fit to these runs; near it the model is linear in its constants.
+
+    Raises:
+        ValueError: If no run has a time.
+    """
+    timed = [run for run in runs if run.step_seconds and run.outcome == "ran"]
+    if not timed:
+        raise ValueError("no run has a step time to validate on")
+    constants = _constants(timed)
+    groups = np.array([run.group for run in timed])
+    teaches = np.array([run.teaches for run in timed])
+    linear = _linearise(timed, calibration, constants, _point_of(calibration, constants))
+    errors = _held_out_errors(linear, groups, teaches)
+    inside = np.zeros(len(timed), bool)
+    for group in np.unique(groups):
+        held = groups == group
+        spread = spread_of(errors[~held]) if (~held).any() else calibration.spread
+        inside[held] = (errors[held] >= spread.low) & (errors[held] <= spread.high)
+    return CrossValidation(
+        log_errors=errors, coverage=float(inside.mean()), constants=len(constants)
+    )
+
+
+def _point_of(calibration: Calibration, constants: Sequence[Constant]) -> Floats:
+    """Where a calibration lies, in widths from the priors."""
+    point = []
+    for constant in constants:
+        family, _, member = constant.name.partition(".")
+        value = getattr(calibration.step, family)
+        value = value.get(member, constant.prior) if member else value
+        point.append(np.log(value / constant.prior) / constant.width)
+    return np.clip(np.array(point), -LARGEST_SHIFT, LARGEST_SHIFT)
 
 
 def spread_of(log_errors: Floats) -> Spread:
@@ -229,12 +282,14 @@ def _solve(linear: _Linear, rows: NDArray[np.intp], groups: NDArray[Any]) -> tup
     return found.x, np.sqrt(np.diag(covariance))
 
 
-def _held_out_errors(linear: _Linear, groups: NDArray[Any]) -> Floats:
+def _held_out_errors(
+    linear: _Linear, groups: NDArray[Any], teaches: NDArray[np.bool_] | None = None
+) -> Floats:
     """ln(measured / predicted) of each source by constants of all other sources."""
     errors = linear.errors.copy()
     for group in np.unique(groups):
         held = np.flatnonzero(groups == group)
-        kept = np.flatnonzero(groups != group)
+        kept = np.flatnonzero((groups != group) & (True if teaches is None else teaches))
         if len(kept):
             vector, _ = _solve(linear, kept, groups)
             errors[held] -= linear.slopes[held] @ (vector - linear.point)

@@ -102,6 +102,8 @@ def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: P
             _add_collective(result, ring, op=op, shard=shard, strides=strides, prices=prices)
             continue
         passes, launches = _op_seconds(op, prices)
+        if isinstance(op, Attention):
+            passes = _with_merging(op, passes, shard, prices)
         scale = prices.step.expert_imbalance if op.group == "experts" else 1.0
         if not isinstance(op, MemoryBound):
             wide = isinstance(op, Attention) or op.group in ("head", "router")
@@ -118,8 +120,8 @@ def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: P
             core[1] += passes[1]
             result[INDEX["core_launches"]] += launches[0]
         kind = "expert_parameters" if op.expert else "dense_parameters"
-        result[INDEX[kind]] += np.where(prices.frozen, 0, op.parameters)
-    if prices.framework.separate_accumulation:
+        result[INDEX[kind]] += op.parameters
+    if prices.framework.separate_accumulation and not prices.frozen:
         owned = result[INDEX["dense_parameters"]] + result[INDEX["expert_parameters"]]
         # Written in 16 bits, read again, added to a float32 number that is read and written.
         result[INDEX["weight_gradient"]] += compute.memory_bound_seconds(
@@ -130,6 +132,23 @@ def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: P
     result[INDEX["cp_forward"]] += np.maximum(ring[0] - core[0], 0.0)
     result[INDEX["cp_backward"]] += np.maximum(ring[1] - core[1], 0.0)
     return result
+
+
+def _with_merging(op: Attention, passes: Any, shard: Shard, prices: Prices) -> Any:
+    """Add what ring attention pays for merging partial results.
+
+    Every step but the first reads and writes a float32 accumulator and reads the new part
+    (Liu et al. 2023, section 3); in backward the gradients of Q, K and V instead of the output.
+    """
+    steps = np.where(np.asarray(shard.ulysses), 0, np.asarray(shard.cp) - 1)
+    if not np.any(steps > 0):
+        return passes
+    moved = MERGED_BYTES * np.asarray(op.output_elements) * steps
+    once = compute.memory_bound_seconds(
+        moved, launches=2 * steps, device=prices.cluster.device, constants=prices.kernels
+    )
+    keys = 2.0 * np.asarray(op.kv_heads) / np.asarray(op.heads)
+    return passes[0] + once, passes[1] + once * (1.0 + keys), passes[2]
 
 
 def _add_collective(
@@ -203,6 +222,9 @@ def _gemm(op: Gemm, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, An
         compute.gemm_seconds(op.n, op.k, op.m, accumulate=accumulate, **given),
     ), ((2, 4) if cast else (1, 2))
 
+
+MERGED_BYTES = 10.0
+"""Per element: accumulator read and written in 32 bits, the new part read in 16."""
 
 _LIBRARIES = {
     "native": ("native", (1.0, 1.0)),

@@ -135,6 +135,8 @@ def _exchange(
     )  # fmt: skip
     gathered = _call("all_gather", parameter_bytes, shards, stride, prices)
     reduce = np.where(scatters, inside + np.where(shards < degree, outside, 0.0), everyone)
+    if prices.frozen:
+        reduce = np.zeros_like(reduce)
     return reduce, np.where(plain, 0.0, gathered)
 
 

@@ -13,6 +13,7 @@ from planner.layout_table import RECOMPUTES, LayoutTable
 
 Floats = NDArray[np.float64]
 Fields = dict[str, Floats]
+AXES = ("tp", "cp", "ep")
 
 
 def stage_passes(
@@ -38,18 +39,11 @@ def stage_passes(
     layers = blocks[:, 1:-1]
     field = _sum_fields(blocks, costs)
     again = _recomputed(_sum_fields(layers, costs[1:-1]), layers, vpp, pairs, prices)
-    visible = {"tp": 1 - prices.framework.overlaps_tensor_parallel, "cp": 1.0,
-               "ep": 1 - prices.framework.overlaps_expert_parallel}  # fmt: skip
-    sent = {
-        f"{axis}_{way}": share * field[f"{axis}_{way}"]
-        for axis, share in visible.items()
-        for way in ("forward", "backward")
-    }
-    sent_again = {axis: share * again[axis] for axis, share in visible.items()}
-    forward = field["forward"] + sum(sent[f"{axis}_forward"] for axis in visible)
+    sent, sent_again = _visible(field, again, prices)
+    forward = field["forward"] + sum(sent[f"{axis}_forward"] for axis in AXES)
     input_gradient = (
         field["input_gradient"]
-        + sum(sent[f"{axis}_backward"] for axis in visible)
+        + sum(sent[f"{axis}_backward"] for axis in AXES)
         + again["compute"]
         + sum(sent_again.values())
     )
@@ -66,12 +60,42 @@ def stage_passes(
         "backward": field["input_gradient"] + weight_gradient,
         "recompute": again["compute"],
         **{axis: sent[f"{axis}_forward"] + sent[f"{axis}_backward"] + sent_again[axis]
-           for axis in visible},
+           for axis in AXES},
         "host": host_forward + host_backward,
         "dense_parameters": field["dense_parameters"],
         "expert_parameters": field["expert_parameters"],
         "layers": np.broadcast_to(blocks.sum(1, keepdims=True).astype(float), forward.shape),
     }  # fmt: skip
+
+
+def _visible(field: Fields, again: Fields, prices: Prices) -> tuple[Fields, Fields]:
+    """Communication that is left to see, of both passes and of what backward runs again.
+
+    Tensor-parallel communication hides behind the products beside it, but not longer than
+    they last: in backward an asynchronous all-reduce behind the weight gradient.
+    """
+    habits = prices.framework
+    buffers, asynchronous = habits.overlaps_tensor_parallel, habits.overlaps_tensor_backward
+    experts = 1 - habits.overlaps_expert_parallel
+
+    def beside(sent: Floats, products: Floats) -> Floats:
+        return sent - buffers * np.minimum(sent, products)
+
+    backward = beside(field["tp_backward"], field["input_gradient"])
+    sent = {
+        "tp_forward": beside(field["tp_forward"], field["forward"]),
+        "tp_backward": backward - asynchronous * np.minimum(backward, field["weight_gradient"]),
+        "cp_forward": field["cp_forward"],
+        "cp_backward": field["cp_backward"],
+        "ep_forward": experts * field["ep_forward"],
+        "ep_backward": experts * field["ep_backward"],
+    }
+    sent_again = {
+        "tp": beside(again["tp"], again["compute"]),
+        "cp": again["cp"],
+        "ep": experts * again["ep"],
+    }
+    return sent, sent_again
 
 
 def _sum_fields(counts: NDArray[np.int64], costs: Floats) -> Fields:

@@ -141,8 +141,7 @@ def step(  # noqa: PLR0917 - the question, the layouts, the constants: all of th
     parts["host"] = parts["host"] + host_seconds(table, prices)
     busy = sum(parts[name] for name in ("forward", "backward", "recompute"))
     world = table.dp * table.tp * table.pp * table.cp
-    nodes = np.maximum(world / cluster.devices_per_node, 1.0)
-    parts["straggler"] = prices.step.straggler_growth * np.sqrt(2.0 * np.log(nodes)) * busy
+    parts["straggler"] = prices.step.straggler_growth * np.sqrt(2.0 * np.log(world)) * busy
     total = np.sum([*parts.values()], axis=0)
     return StepTable(
         step_seconds=total,

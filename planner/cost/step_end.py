@@ -66,6 +66,8 @@ def _room(
 
 def optimizer_seconds(job: Job, table: LayoutTable, stages: StageCosts, prices: Prices) -> Floats:
     """Memory traffic of clipping, updating and casting, on this rank's share."""
+    if prices.frozen:
+        return np.zeros(len(table))
     pair = stages.inverse
     shares = np.where(table.zero_stage >= 1, table.shard_group, 1)
     experts = np.maximum(table.shard_group // table.ep, 1)

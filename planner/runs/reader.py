@@ -28,6 +28,7 @@ from planner.runs.stages import stage_layers
 from planner.split_rules import megatron_split
 from planner.units import GIB
 
+REGRESSION_TESTS = r"CI regression run|functional-test"  # tiny models, debugging switches on
 OFFLOADING = r"CPU offload on|\+ CPU offload|Opt Offl=Y|offload_activations on|activation offload"
 LORA_RANK = 16  # where the notes say LoRA and no more; the time hardly depends on it
 OUTCOMES = ("ran", "oom", "failed")
@@ -59,8 +60,9 @@ class Run:
     unstated: tuple[str, ...] = ()
     """Fields of the layout that the source leaves open and that save memory."""
     assumptions: tuple[str, ...] = ()
-    stand_in: bool = False
-    """The program has no profile of its own; another one stands in for it."""
+    teaches: bool = True
+    """Constants may be fitted to it: its program has a profile of its own, it is no regression
+    test, and its machine's own figures are not those of a shared fabric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ def _run(row: Row, name: str, group: str) -> Run:
         step_seconds=_step_seconds(row, job, num_devices),
         peak_bytes=None if peak is None else peak * GIB, memory_kind=memory_kind(row),
         memory_rank=memory_rank(row), unstated=_unstated(row),
-        assumptions=(*assumed, *network), stand_in=habits(row).get("stand_in", False),
+        assumptions=(*assumed, *network), teaches=_teaches(row, cluster),
     )  # fmt: skip
 
 
@@ -214,6 +216,12 @@ def _zero_group(row: Row, replicas: int) -> int:
     """Ranks that share optimizer states, where there are several groups of them."""
     groups = read_flags(row).number("num-distributed-optimizer-instances")
     return replicas // groups if groups > 1 and replicas % groups == 0 else 0
+
+
+def _teaches(row: Row, cluster: Cluster) -> bool:
+    tested = re.search(REGRESSION_TESTS, row.text("notes")) is not None
+    shared = cluster.pipeline_stall_seconds > 0
+    return not (habits(row).get("stand_in", False) or tested or shared)
 
 
 def _usual_etp(row: Row, tp: int) -> int:
