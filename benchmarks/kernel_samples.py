@@ -11,7 +11,6 @@ TIMINGS = Path(__file__).parent / "published" / "kernels.csv"
 
 BURST_SOURCES = (
     "aiconfigurator",
-    "Azure",
     "MAMF",
     "Max-Achievable",
     "matmul-tflops",
