@@ -44,6 +44,21 @@ def validation_group(document: dict[str, Any]) -> Group:
     return Group(time, memory, verdicts, *reasons)
 
 
+def fit_group(document: dict[str, Any]) -> Group:
+    """What a fit found, what it could not identify, and how to use it."""
+    lines = [f"fitted {', '.join(document['names'])} to {document['rows']} measurements"]
+    if "constants" in document:
+        lines.append(
+            f"{document['constants']} constants; median error {document['median_abs_error']:.1%}, "
+            f"{document['held_out_median_abs_error']:.1%} on sources held out"
+        )
+        lines += [f"  {group}: {e:+.1%}" for group, e in document["residuals"].items()]
+        lines.append(f"use it with --calibration {document['names'][0]}")
+    else:
+        lines.append("'planner recommend --cluster here' uses them from now on")
+    return Group(*map(Text, lines), *(Text(f"note: {note}") for note in document["notes"]))
+
+
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
 
