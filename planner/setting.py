@@ -59,7 +59,7 @@ def resolve_cluster(name_or_path: str, num_devices: int) -> Cluster:
 
 def resolve(
     *,
-    model: str,
+    model: str | Model,
     num_devices: int,
     cluster: str | None = None,
     global_batch: int | None = None,
@@ -71,7 +71,7 @@ def resolve(
     """Fill in what was not said, and list it.
 
     Args:
-        model: Preset name, or path to a Hugging Face ``config.json`` or its folder.
+        model: Preset name, or path to a Hugging Face ``config.json`` or its folder, or a model.
         num_devices: Devices to plan for; 0 for all of a cluster that states its number.
         cluster: Preset, TOML file or ``here``.
         global_batch: Sequences (images) per optimizer step.
@@ -85,7 +85,7 @@ def resolve(
     """
     if num_devices < 0:
         raise ValueError(f"--gpus must be at least 1, got {num_devices}")
-    read = resolve_model(model)
+    read = resolve_model(model) if isinstance(model, str) else model
     machine = resolve_cluster(cluster or DEFAULT_CLUSTER, num_devices)
     devices = _count_devices(machine, num_devices)
     length = _sequence_length(read, sequence_length)

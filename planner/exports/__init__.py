@@ -1,1 +1,1 @@
-"""Hand a plan to the frameworks that people run."""
+"""Plans as other frameworks' configurations, and back; launch scripts; a trace."""

@@ -1,0 +1,76 @@
+"""Export a plan: the target's files, what they leave out, and how to start them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.exports.core import Target, header
+from planner.exports.launch import EXECUTOR, launch_file, launch_of
+from planner.exports.targets import TARGETS, target_named
+from planner.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """Files by name, the main one first, and what is to be said beside."""
+
+    files: Mapping[str, str]
+    unsaid: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """The header, for a target whose file has no comments."""
+
+
+def export_plan(
+    plan: Plan,
+    to: str,
+    *,
+    launcher: str | None = None,
+    image: str = "pytorch/pytorch:latest",
+    lossy: bool = False,
+    main_name: str = "",
+) -> Exported:
+    """Write a plan for a target.
+
+    Args:
+        plan: What to write.
+        to: A name of ``TARGETS``, or ``executor`` for this project's own.
+        launcher: One of ``LAUNCHERS``, or None for the configuration alone.
+        image: Container image of a Kubernetes job.
+        lossy: Leave out what the target cannot say, instead of refusing.
+        main_name: What the main file will be called; empty for the target's own name.
+
+    Raises:
+        ValueError: For a target that is not known, or a plan that it cannot say in full.
+    """
+    if to == EXECUTOR:
+        if launcher is None:
+            raise ValueError("--to executor needs --launcher torchrun, slurm or kubernetes: the "
+                             "plan itself is its configuration")  # fmt: skip
+        return Exported(files=dict([launch_file(launcher, launch_of(plan, None, None, {}),
+                                                image=image)]))  # fmt: skip
+    if to not in TARGETS:
+        raise ValueError(f"no target {to!r}; known are {', '.join((*TARGETS, EXECUTOR))}")
+    target = target_named(to)
+    said = target.say(plan)
+    if said.unsaid and not lossy:
+        raise ValueError(refusal(target, said.unsaid))
+    files = dict(target.write(said, plan))
+    remarks: tuple[str, ...] = ()
+    if not target.comment:
+        remarks = tuple(line for line in header(target.name, target.version, plan, said)
+                        if not line.startswith("NOT SAID"))  # fmt: skip
+    if main_name and main_name != target.file_name:
+        files = {main_name if name == target.file_name else name: text
+                 for name, text in files.items()}  # fmt: skip
+    if launcher is not None:
+        name, script = launch_file(launcher, launch_of(plan, target, said, files), image=image)
+        files[name] = script
+    return Exported(files=files, unsaid=said.unsaid, remarks=remarks)
+
+
+def refusal(target: Target, unsaid: tuple[str, ...]) -> str:
+    """Why a plan is not written, and the two ways on."""
+    return (
+        f"{target.name} {target.version} cannot say: {'; '.join(unsaid)}\n"
+        f"hint: plan again with --framework {target.framework}"
+        f"{''.join(f' --forbid {word}' for word in target.forbid)}, or drop them by --lossy"
+    )
