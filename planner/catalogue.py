@@ -71,6 +71,8 @@ _CLUSTER_KEYS = {
     "compute_rate": Key("compute_rate", float),
     "pipeline_stall_microseconds": Key("pipeline_stall_seconds", float, MICROSECOND),
     "pipeline_stall_rank_microseconds": Key("pipeline_stall_rank_seconds", float, MICROSECOND),
+    "pipeline_timeout_seconds": Key("pipeline_timeout_seconds", float),
+    "pipeline_timeout_nodes": Key("pipeline_timeout_nodes", int),
     "fabric_degradation_exponent": Key("fabric_degradation_exponent", float),
 }
 

@@ -144,6 +144,10 @@ class Cluster:
     """Measured delay of each layer and microbatch while a pipeline crosses this fabric."""
     pipeline_stall_rank_seconds: float = 0.0
     """The same, times ``tp ** 1.5``: stalls of a tensor-parallel group add up."""
+    pipeline_timeout_seconds: float = 0.0
+    """Measured wait per microbatch for a link that times out, in pipelines of jobs that span
+    at least ``pipeline_timeout_nodes`` nodes: most of these have such a link."""
+    pipeline_timeout_nodes: int = 0
     fabric_degradation_exponent: float = -1.0
     """The rate between domains falls as ``(domains / 2) ** -exponent`` where this fabric was
     measured to be shared or untuned; negative for the calibration's own, of clean fabrics."""

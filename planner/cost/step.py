@@ -19,7 +19,12 @@ from planner.cost.compute import default_constants
 from planner.cost.data_parallel import replicas
 from planner.cost.pipeline import bubble_seconds
 from planner.cost.stages import StageCosts, distinct_rows, stage_costs
-from planner.cost.step_end import data_parallel_seconds, host_seconds, optimizer_seconds
+from planner.cost.step_end import (
+    data_parallel_seconds,
+    host_seconds,
+    optimizer_seconds,
+    timeout_seconds,
+)
 from planner.framework import Framework
 from planner.job import Job
 from planner.layout import Layout
@@ -142,6 +147,7 @@ def step(  # noqa: PLR0917 - the question, the layouts, the constants: all of th
     busy = sum(parts[name] for name in ("forward", "backward", "recompute"))
     world = table.dp * table.tp * table.pp * table.cp
     parts["straggler"] = prices.step.straggler_growth * np.sqrt(2.0 * np.log(world)) * busy
+    parts["straggler"] += timeout_seconds(table, cluster)
     total = np.sum([*parts.values()], axis=0)
     return StepTable(
         step_seconds=total,

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cluster import Cluster
 from planner.cost.blocks import Prices
 from planner.cost.compute import memory_bound_seconds
 from planner.cost.data_parallel import Replicas
@@ -85,3 +86,12 @@ def host_seconds(table: LayoutTable, prices: Prices) -> Floats:
     constants = prices.step
     per_step = constants.host_step_seconds + prices.framework.host_seconds_per_step
     return np.asarray(constants.host_microbatch_seconds * table.microbatches + per_step, float)
+
+
+def timeout_seconds(table: LayoutTable, cluster: Cluster) -> Floats:
+    """Waits of pipelines for links that time out, where the fabric was measured to have them."""
+    if cluster.pipeline_timeout_seconds <= 0:
+        return np.zeros(len(table))
+    nodes = table.dp * table.tp * table.pp * table.cp / cluster.devices_per_node
+    late = (table.pp > 1) & (nodes >= cluster.pipeline_timeout_nodes)
+    return late * cluster.pipeline_timeout_seconds * table.microbatches
