@@ -143,10 +143,26 @@ def _default_precision(cluster: Cluster) -> str:
 
 def _default_batch(model: Model, cluster: Cluster, length: int, devices: int) -> int:
     if cluster.device.kind == "cpu":
-        return max(SEQUENCES_ON_CPU, devices)
+        return -(-SEQUENCES_ON_CPU // devices) * devices
     if model.family in ("convolution", "vision"):
         return IMAGES_PER_DEVICE * devices
-    return max(TOKENS_PER_STEP // length, 1)
+    return splittable_batch(max(TOKENS_PER_STEP // length, 1), devices)
+
+
+def splittable_batch(about: int, devices: int) -> int:
+    """The batch near ``about`` that most layouts of so many devices can share out.
+
+    A multiple of the devices times the largest power of two up to 16 (microbatches) that
+    leaves at least one such multiple; ``about`` itself if the devices are more than that.
+
+    >>> splittable_batch(2048, 32), splittable_batch(2048, 7), splittable_batch(2048, 4096)
+    (2048, 2016, 2048)
+    """
+    for microbatches in (16, 8, 4, 2, 1):
+        unit = devices * microbatches
+        if unit <= about:
+            return round(about / unit) * unit
+    return about
 
 
 def _check_choice(flag: str, value: str, known: object) -> None:
