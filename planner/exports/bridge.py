@@ -60,6 +60,7 @@ def say_bridge(plan: Plan) -> Said:
     model |= {
         "seq_length": length,
         "gated_linear_unit": bool(words.get("swiglu")),
+        "max_position_embeddings": words["max-position-embeddings"],
         "add_bias_linear": "disable-bias-linear" not in words,
         "share_embeddings_and_output_weights": "untie-embeddings-and-output-weights" not in words,
     }
@@ -113,8 +114,10 @@ def read_bridge(text: str) -> Reading:
     degree = "tensor_model_parallel_size"
     if degree not in model and "pipeline_model_parallel_size" not in model:
         raise Unrecognised(f"found no model.{degree}: not a Megatron-Bridge configuration")
-    fields = {"tp": degree, "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
-              "ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size"}  # fmt: skip
+    fields = {
+        "tp": degree, "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+        "ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size",
+    }  # fmt: skip
     settings: dict[str, Any] = {f: whole(model, name, 1) for f, name in fields.items()}
     if "micro_batch_size" in train:
         settings["microbatch"] = whole(train, "micro_batch_size")
@@ -191,7 +194,8 @@ def _decoder(model: Mapping[str, Any], length: int) -> Decoder | None:
         ffn_hidden=whole(model, "moe_ffn_hidden_size", ffn) if experts else ffn,
         kv_heads=whole(model, "num_query_groups", heads),
         head_dim=whole(model, "kv_channels", hidden // heads),
-        vocabulary=whole(model, "vocab_size"), positions=0 if rotary else length,
+        vocabulary=whole(model, "vocab_size"),
+        positions=0 if rotary else whole(model, "max_position_embeddings", length),
         norm="rmsnorm" if model.get("normalization") == "RMSNorm" else "layernorm",
         gated=gated, activation="silu" if gated else "gelu",
         qkv_bias=bias or bool(model.get("add_qkv_bias")), bias=bias,

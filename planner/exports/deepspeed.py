@@ -101,8 +101,8 @@ def read_deepspeed(text: str) -> Reading:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON: {error.msg} in line {error.lineno}") from None
-    if not isinstance(document, dict) or not any(key in document for key in KNOWN):
-        raise Unrecognised(f"found none of {', '.join(KNOWN)}: not a DeepSpeed configuration")
+    if not isinstance(document, dict) or not any(key in document for key in KNOWN[:3]):
+        raise Unrecognised(f"found none of {', '.join(KNOWN[:3])}: not a DeepSpeed configuration")
     zero = table_of(document, "zero_optimization")
     settings: dict[str, Any] = {"zero_stage": whole(zero, "stage")}
     fields = {"microbatch": KNOWN[1], "microbatches": KNOWN[3]}

@@ -20,9 +20,9 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-([^}]*))?\}?")
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a list of arguments or of a launch script, its variables filled in.
+    r"""The words of a list of arguments or of a launch script, its variables filled in.
 
-    >>> words_of("TP=4\\nARGS=(--tensor-model-parallel-size ${TP} --bf16)")[-3:]
+    >>> words_of("TP=4\nARGS=(--tensor-model-parallel-size ${TP} --bf16)")[-3:]
     ['--tensor-model-parallel-size', '4', '--bf16']
     """
     text = text.replace("\\\n", " ")
@@ -124,8 +124,8 @@ def _ignored(flags: dict[str, Any]) -> tuple[str, ...]:
     seen = []
     if "use-torch-fsdp2" in flags:
         seen.append("--use-torch-fsdp2 is read as ZeRO-3")
-    seen += [f"--{name} is no longer a flag of Megatron" for name in
-             ("virtual-pipeline-model-parallel-size", "data-parallel-size") if name in flags]  # fmt: skip
+    gone = ("virtual-pipeline-model-parallel-size", "data-parallel-size")
+    seen += [f"--{name} is no longer a flag of Megatron" for name in gone if name in flags]
     return tuple(seen)
 
 
@@ -146,8 +146,8 @@ def _pipeline(flags: dict[str, Any], pp: int, decoder: Decoder | None) -> dict[s
     if each and layers:
         if layers % (pp * each):
             raise ValueError(
-                f"--num-layers {layers} is not a multiple of --pipeline-model-parallel-size {pp} x "
-                f"--num-layers-per-virtual-pipeline-stage {each} = {pp * each}"
+                f"--num-layers {layers} is not a multiple of --pipeline-model-parallel-size "
+                f"{pp} x --num-layers-per-virtual-pipeline-stage {each} = {pp * each}"
             )
         vpp = layers // (pp * each)
     split: tuple[int, ...] = ()
@@ -210,8 +210,8 @@ def _recompute(flags: dict[str, Any], vpp: int) -> dict[str, Any]:
     if granularity != "full":
         return {"recompute": "selective"}
     some = flags.get("recompute-method") == "block"
-    return {"recompute": "full",
-            "recompute_layers": _number(flags, "recompute-num-layers") * vpp if some else 0}  # fmt: skip
+    layers = _number(flags, "recompute-num-layers") * vpp if some else 0
+    return {"recompute": "full", "recompute_layers": layers}
 
 
 def _precision(flags: dict[str, Any]) -> str:

@@ -187,7 +187,8 @@ def _decoder(config: Mapping[str, Any], length: int) -> Decoder | None:
     if not (hidden and heads and layers and vocabulary):
         return None
     return Decoder(
-        num_layers=layers, hidden=hidden, ffn_hidden=whole(config, "intermediate_size", 4 * hidden),
+        num_layers=layers, hidden=hidden,
+        ffn_hidden=whole(config, "intermediate_size", 4 * hidden),
         heads=heads, kv_heads=whole(config, "num_key_value_heads", heads),
         head_dim=hidden // heads, vocabulary=vocabulary,
         tied=bool(config.get("tie_word_embeddings")), sequence_length=length or 2048,

@@ -6,6 +6,7 @@ from planner.exports import accelerate, bridge, deepspeed, megatron, nanotron, t
 from planner.exports import torchtitan_python as titan_python
 from planner.exports.core import Reading, Target, Unrecognised
 from planner.exports.megatron_reading import read_megatron
+from planner.exports.torchtitan_reading import read_torchtitan
 from planner.exports.trainer import FILE_NAME, read_trainer
 
 _SCRIPT_DECIDES = ("pp", "ep", "etp", "recompute=selective", "offload_optimizer")
@@ -44,7 +45,7 @@ TARGETS: dict[str, Target] = {
             file_name="torchtitan.toml",
             program=("-m", "torchtitan.train", "--job.config_file", "{file}"),
             say=torchtitan.say_torchtitan, write=torchtitan.write_torchtitan,
-            read=torchtitan.read_torchtitan,
+            read=read_torchtitan,
             forbid=("zero=1", "schedule=zb-h1", "etp", "offload_optimizer"),
             fixed="fused_loss=off",
         ),

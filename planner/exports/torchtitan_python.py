@@ -13,9 +13,9 @@ from planner.exports.torchtitan import (
     family_of,
     mesh_options,
     pipeline_options,
-    reading_of,
     shared_unsaid,
 )
+from planner.exports.torchtitan_reading import reading_of
 from planner.plan import Plan
 
 VERSION = "0.3.0"
@@ -102,7 +102,8 @@ def say_torchtitan_python(plan: Plan) -> Said:
     if plan.job.precision == "fp8":
         lost.append("precision fp8: a Float8LinearConverter of the model's own spec")
     options = {
-        "training": batch_options(plan),
+        # Its CUDA graphs do not go with a pipeline.
+        "training": batch_options(plan) | ({"disable_cuda_graphs": True} if layout.pp > 1 else {}),
         "parallelism": {
             **mesh_options(layout),
             "enable_sequence_parallel": layout.sequence_parallel or layout.tp == 1,

@@ -91,8 +91,10 @@ def _shares(parts: dict[str, float]) -> dict[str, float]:
 
 
 def _slice(name: str, rank: int, lane: int, start: float, seconds: float) -> Slice:
-    return {"name": name, "ph": "X", "pid": rank, "tid": lane, "cat": LANES.get(lane, "collective"),
-            "ts": start / MICROSECOND, "dur": seconds / MICROSECOND}  # fmt: skip
+    return {
+        "name": name, "ph": "X", "cat": LANES.get(lane, "collective"), "pid": rank, "tid": lane,
+        "ts": start / MICROSECOND, "dur": seconds / MICROSECOND,
+    }  # fmt: skip
 
 
 def _action_slices(event: Event, shares: dict[str, float]) -> list[Slice]:
