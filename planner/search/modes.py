@@ -108,8 +108,8 @@ def _partial(
     rows, most, least = table.take(mixed), most[mixed], everything[mixed]
     one = _priced(with_mode(rows, FULL, 1), pricing).device_bytes
     slope = np.maximum((one - least) / np.maximum(most - 1, 1), 1e-9)
-    layers = most - np.floor((pricing.limit_bytes - least) / slope).astype(np.int64)
-    layers = np.clip(layers, 1, most)
+    spared = np.minimum(np.floor((pricing.limit_bytes - least) / slope), most - 1)
+    layers = most - spared.astype(np.int64)
     counts["memory"] += int((layers - 1).sum())
     found = _priced(with_mode(rows, FULL, np.where(layers < most, layers, 0)), pricing)
     fits = (found.device_bytes <= pricing.limit_bytes) & (layers < most)

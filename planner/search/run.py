@@ -11,15 +11,21 @@ from planner.framework import Framework
 from planner.job import Job
 from planner.model import Model
 from planner.rules import Question
-from planner.search.constraints import read_constraints
+from planner.search.constraints import Constraints, read_constraints
+from planner.search.obvious import obvious_default
 from planner.search.pricing import Priced, Pricing
 from planner.search.rank import best_of_each, degree_codes, ordered, pareto_front
+from planner.search.remedies import fewer_devices, reference, remedies
 from planner.search.result import Candidate, Loss, SearchResult
 from planner.search.scan import Scan, finalists
 from planner.search.space import build_space
 
 FINALISTS = 256
 """Layouts played at least, the best by the closed form."""
+FEW = 32
+"""The same where only the best is asked for."""
+TIE_SHARE = 0.03
+"""Layouts of one job share most of their error: what is left decides within a few percent."""
 
 
 def search(
@@ -69,17 +75,46 @@ def search(
     kept = scan.run(build_space(question, constraints, full=full))
     final = finalists(kept, pricing, FINALISTS) if kept is not None else None
     ranked = rank(final, pricing, top) if final is not None else []
+    best = ranked[0] if ranked else None
+    alone, alone_devices = reference(pricing, constraints, best_of)
+    if best is not None and alone is None:
+        alone = best
     return SearchResult(
         num_devices=devices,
-        best=ranked[0] if ranked else None,
+        best=best,
         ranked=tuple(ranked),
         losses=tuple(loss_of(candidate, ranked[0]) for candidate in ranked),
         pareto=front(kept, pricing) if kept is not None else (),
+        default=obvious_default(pricing, constraints),
+        reference=alone,
+        reference_devices=alone_devices,
+        ties=ties(ranked),
+        remedies=(
+            fewer_devices(pricing, constraints, best_of, best)
+            if best is not None
+            else remedies(pricing, constraints, best_of)
+        ),
         considered=scan.considered,
         fitting=scan.fitting,
         priced=scan.priced,
         rejected=dict(scan.counts),
         search_seconds=time.perf_counter() - began,
+    )
+
+
+def best_of(pricing: Pricing, constraints: Constraints, full: bool) -> Candidate | None:
+    """Only the best layout of a question, or None if nothing fits."""
+    scan = Scan(pricing=pricing, constraints=constraints)
+    kept = scan.run(build_space(pricing.question, constraints, full=full))
+    if kept is None:
+        return None
+    return rank(finalists(kept, pricing, FEW), pricing, 1)[0]
+
+
+def ties(ranked: list[Candidate]) -> tuple[Candidate, ...]:
+    """Rivals so close to the best that the error of the model may turn them round."""
+    return tuple(
+        c for c in ranked[1:] if c.step_seconds < (1 + TIE_SHARE) * ranked[0].step_seconds
     )
 
 

@@ -20,7 +20,7 @@ from planner.search.degrees import Degrees, all_degrees
 from planner.search.options import Options
 from planner.search.orders import allowed_orders
 
-CHUNK = 2**16
+CHUNK = 2**17
 """Layouts priced at once: a chunk's columns stay in the cache of one core."""
 FLAGS = ("sequence_parallel", "ulysses", "fused_loss", "offload_optimizer")
 
