@@ -18,6 +18,7 @@ from planner.exports.core import (
 )
 from planner.exports.decoder import Decoder, decoder_of
 from planner.exports.yaml_text import read_yaml, write_yaml
+from planner.layout import Layout
 from planner.plan import Plan
 from planner.split_rules import nanotron_split
 
@@ -38,8 +39,7 @@ def say_nanotron(plan: Plan) -> Said:
             "pp_engine": "afab" if layout.schedule == "gpipe" else "1f1b",
             "tp_mode": "REDUCE_SCATTER" if layout.sequence_parallel else "ALL_REDUCE",
             "tp_linear_async_communication": layout.sequence_parallel,
-            "recompute_layer": layout.recompute == "full",
-            "context_parallel_size": layout.cp, "expert_parallel_size": layout.ep,
+            **_newer(layout),
         },
         "model": {
             "dtype": _DTYPES.get(job.precision, "bfloat16"), "ddp_bucket_cap_mb": 25,
@@ -62,6 +62,16 @@ def say_nanotron(plan: Plan) -> Said:
         unsaid=(*missing, *_model_unsaid(decoder), *_unsaid(plan, decoder)),
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     )
+
+
+def _newer(layout: Layout) -> dict[str, Any]:
+    """Options that 0.4 of the package index lacks: written only where they are not the default."""
+    options = {
+        "recompute_layer": layout.recompute == "full",
+        "context_parallel_size": layout.cp if layout.cp > 1 else None,
+        "expert_parallel_size": layout.ep if layout.ep > 1 else None,
+    }
+    return {key: value for key, value in options.items() if value}
 
 
 def _model(decoder: Decoder, length: int) -> dict[str, Any]:
