@@ -5,12 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining._utils import InferenceMode
 from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
 
 from executor.mesh import Grid
 from executor.networks import Chain
+from executor.stage import Stage
 from planner.job import Job
 from planner.layout import Layout
 from planner.model import Model, Stem
@@ -82,7 +81,7 @@ class _Runtime(_PipelineScheduleRuntime):
 
     def _warmup_p2p(self, stages: Any, has_backward: bool, p2p_done: bool) -> None:
         for stage in stages:
-            stage._inference_mode = InferenceMode.STATIC
+            stage.use_static_shapes()
 
 
 class Pipeline:
@@ -106,7 +105,7 @@ class Pipeline:
             entering = _blank(before, dtype) if stage else first_input(model, layout, job, dtype)
             leaving = _blank(after, dtype) if chain.head is None else _blank((), torch.float32)
             self.stages.append(
-                PipelineStage(
+                Stage(
                     StageModule(chain), stage, layout.num_stages, grid.device,
                     input_args=entering, output_args=leaving,
                     group=grid.root["pp"].get_group(),
