@@ -80,7 +80,7 @@ def _model(decoder: Decoder, length: int) -> dict[str, Any]:
         "intermediate_size": decoder.ffn_hidden, "num_hidden_layers": decoder.num_layers,
         "num_attention_heads": decoder.heads, "num_key_value_heads": decoder.kv_heads,
         "vocab_size": decoder.vocabulary, "max_position_embeddings": length,
-        "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "hidden_act": "silu", "rms_norm_eps": 1e-5,
         "tie_word_embeddings": decoder.tied, "use_cache": True, "initializer_range": 0.02,
         "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None,
     }  # fmt: skip

@@ -247,4 +247,5 @@ def test_nanotron_loads_its_yaml(layout, tmp_path, monkeypatch):
     degrees = (layout.dp, layout.tp, layout.pp)
     assert (read["parallelism"].dp, read["parallelism"].tp, read["parallelism"].pp) == degrees
     assert read["tokens"].batch_accumulation_per_replica == layout.microbatches
-    assert read["model"].model_config.intermediate_size == 11008
+    llama = importlib.import_module("nanotron.config.models_config").LlamaConfig
+    assert llama(**document["model"]["model_config"]).intermediate_size == 11008
