@@ -200,6 +200,8 @@ def _print_advice(advice: "Advice", now: "Appraisal", target: str) -> None:
 def _shown(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
     text = "on" if value is True else "off" if value is False else str(value)
     return text if len(text) <= 48 else text[:45] + "..."
 

@@ -58,7 +58,8 @@ class Target:
     """Profile by which its memory and time are predicted."""
     file_name: str
     program: tuple[str, ...]
-    """What each rank runs: words after ``torchrun``; ``{file}`` is the written file."""
+    """What each rank runs: words after ``torchrun``; ``{file}`` is the written file, ``{module}``
+    the Python module it makes."""
     say: Callable[[Plan], Said]
     write: Callable[[Said, Plan], dict[str, str]]
     """Files by name, the main one first."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from planner.exports.core import Target, header
 from planner.exports.launch import EXECUTOR, launch_file, launch_of
@@ -59,8 +60,7 @@ def export_plan(
         remarks = tuple(line for line in header(target.name, target.version, plan, said)
                         if not line.startswith("NOT SAID"))  # fmt: skip
     if main_name and main_name != target.file_name:
-        files = {main_name if name == target.file_name else name: text
-                 for name, text in files.items()}  # fmt: skip
+        files = renamed(files, target.file_name, main_name)
     if launcher is not None:
         name, script = launch_file(launcher, launch_of(plan, target, said, files), image=image)
         files[name] = script
@@ -74,3 +74,16 @@ def refusal(target: Target, unsaid: tuple[str, ...]) -> str:
         f"hint: plan again with --framework {target.framework}"
         f"{''.join(f' --forbid {word}' for word in target.forbid)}, or drop them by --lossy"
     )
+
+
+def renamed(files: Mapping[str, str], old: str, new: str) -> dict[str, str]:
+    """The files with one renamed, and what they say of its name (or of the module it makes).
+
+    >>> renamed({"a.py": "run a.py", "b": "--module a"}, "a.py", "plan.py")
+    {'plan.py': 'run plan.py', 'b': '--module plan'}
+    """
+    module = f"--module {Path(old).stem}", f"--module {Path(new).stem}"
+    return {
+        new if name == old else name: text.replace(old, new).replace(*module)
+        for name, text in files.items()
+    }

@@ -76,10 +76,11 @@ def launch_of(plan: Plan, target: Target | None, said: Said | None,
         return Launch(name=_label(plan, name), nodes=nodes, per_node=each, program=program,
                       files=tuple(files.items()), comments=comments)  # fmt: skip
     main = next(iter(files))
+    module = main.removesuffix(".py")
     in_shell = target.name == "megatron-lm"
     return Launch(
         name=_label(plan, name), nodes=nodes, per_node=each,
-        program=tuple(word.replace("{file}", main) for word in target.program),
+        program=tuple(word.replace("{file}", main).replace("{module}", module) for word in target.program),
         arguments=tuple(flag_words(dict(said.options))) if in_shell else (),
         environment=tuple(said.environment.items()),
         files=() if in_shell else tuple(files.items()),

@@ -52,7 +52,7 @@ TARGETS: dict[str, Target] = {
         Target(
             name="torchtitan-0.3", version=titan_python.VERSION, framework="torchtitan",
             file_name=f"{titan_python.MODULE}.py",
-            program=("-m", "torchtitan.train", "--module", titan_python.MODULE,
+            program=("-m", "torchtitan.train", "--module", "{module}",
                      "--config", "planned"),
             say=titan_python.say_torchtitan_python, write=titan_python.write_torchtitan_python,
             read=titan_python.read_torchtitan_python,

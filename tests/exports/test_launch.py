@@ -122,3 +122,21 @@ def test_ranks_must_fill_nodes():
 def test_unknown_launcher_lists_the_known():
     with pytest.raises(ValueError, match="torchrun, slurm, kubernetes"):
         export_plan(plan_for(SIMPLE), "executor", launcher="pbs")
+
+
+@pytest.mark.parametrize("name, file, words", [
+    ("deepspeed", "ds.json", None), ("accelerate", "a.yaml", "--config_file a.yaml"),
+    ("torchtitan-0.2", "t.toml", "--job.config_file t.toml"),
+    ("torchtitan-0.3", "mine.py", "--module mine --config planned"),
+    ("nanotron", "n.yaml", "--config-file n.yaml"),
+])  # fmt: skip
+def test_a_renamed_file_is_what_the_launcher_starts(name, file, words):
+    files = export_plan(
+        plan_for(SIMPLE), name, launcher="torchrun", lossy=True, main_name=file
+    ).files
+    assert TARGETS[name].file_name not in "".join(files.values())
+    assert file in files
+    if words:
+        assert words in files["launch.sh"]
+    else:
+        assert json.loads(files["training-arguments.json"])["deepspeed"] == file
