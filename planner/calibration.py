@@ -36,6 +36,11 @@ class StepConstants:
     """By architecture generation: rate of matrix kernels inside a training step over the rate
     that kernel benchmarks showed. Communication, memory traffic and heat take clocks away;
     real activations cost less power than random ones."""
+    host_rates: Mapping[str, float] = field(
+        default_factory=lambda: {"volta": 0.7, "ampere": 0.7, "ampere_consumer": 0.8}
+    )
+    """By architecture generation of the devices: single-thread speed of the hosts that come
+    with them over that of hosts since 2022 (DGX-1 and DGX A100: Xeon E5 and EPYC 7742)."""
     host_rank_growth: float = 0.02
     """Host time grows by this for every further rank of a tensor-parallel group: each
     collective waits for the slowest of their processes."""

@@ -17,6 +17,7 @@ from planner.cost import compute
 from planner.cost.comm import CommunicationConstants, collective_seconds, send_recv_seconds
 from planner.cost.compute import KernelConstants
 from planner.framework import Framework
+from planner.model import Bottleneck, Experts, TransformerLayer
 from planner.model.core import Block
 from planner.ops import (
     Attention,
@@ -45,10 +46,11 @@ FIELDS = (
     "forward_launches",
     "backward_launches",
     "core_launches",
+    "host_layers",
     "dense_parameters",
     "expert_parameters",
 )
-"""Seconds by part and pass; kernels to launch; parameters on this rank."""
+"""Seconds by part and pass; kernels to launch; layers as the host sees them; parameters."""
 INDEX = {name: i for i, name in enumerate(FIELDS)}
 
 
@@ -66,6 +68,11 @@ class Prices:
     """Of matrix products; attention and the head stay at 16 bits under 8-bit recipes."""
     frozen: bool = False
     """Only small adapters train: weights get no gradient, replicas exchange next to nothing."""
+
+    @property
+    def host_rate(self) -> float:
+        """Speed of the hosts that come with such devices, over that of current ones."""
+        return self.step.host_rates.get(self.kernels.generation, 1.0)
 
     def device_rate(self, dtype: str) -> float:
         """Rate of matrix kernels inside a step over that in benchmarks.
@@ -95,6 +102,7 @@ def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: P
     """
     size = np.broadcast(*(np.asarray(getattr(shard, n)) for n in ("microbatch", "tp", "cp", "ep")))
     result = np.zeros((len(FIELDS), size.size))
+    result[INDEX["host_layers"]] = _host_layers(block)
     core = np.zeros((2, size.size))
     ring = np.zeros((2, size.size))
     for op in block.ops(shard, prices.implementation):
@@ -132,6 +140,14 @@ def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: P
     result[INDEX["cp_forward"]] += np.maximum(ring[0] - core[0], 0.0)
     result[INDEX["cp_backward"]] += np.maximum(ring[1] - core[1], 0.0)
     return result
+
+
+def _host_layers(block: Block) -> float:
+    """How many dense layers the host's Python for this block is worth."""
+    if not isinstance(block, TransformerLayer | Bottleneck):
+        return 0.0
+    routed = isinstance(getattr(block, "feed_forward", None), Experts)
+    return EXPERT_HOST_LAYERS if routed else 1.0
 
 
 def _with_merging(op: Attention, passes: Any, shard: Shard, prices: Prices) -> Any:
@@ -222,6 +238,9 @@ def _gemm(op: Gemm, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, An
         compute.gemm_seconds(op.n, op.k, op.m, accumulate=accumulate, **given),
     ), ((2, 4) if cast else (1, 2))
 
+
+EXPERT_HOST_LAYERS = 2.0
+"""Routing, sorting, permuting and exchanging tokens has as many calls as the rest of a layer."""
 
 MERGED_BYTES = 10.0
 """Per element: accumulator read and written in 32 bits, the new part read in 16."""

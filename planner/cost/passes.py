@@ -48,7 +48,7 @@ def stage_passes(
         + sum(sent_again.values())
     )
     weight_gradient = field["weight_gradient"]
-    host = _host(field, again, layers, pairs, prices)
+    host = _host(field, again, pairs, prices)
     late = layers.sum(1, keepdims=True) * stall / 2.0
     host_forward = np.maximum(host[0] + late - forward, 0.0)
     host_backward = np.maximum(host[1] + late - input_gradient - weight_gradient, 0.0)
@@ -124,7 +124,7 @@ def _recomputed(
 
 
 def _host(
-    field: Fields, again: Fields, layers: NDArray[np.int64], pairs: LayoutTable, prices: Prices
+    field: Fields, again: Fields, pairs: LayoutTable, prices: Prices
 ) -> tuple[Floats, Floats]:
     """Host seconds of the forward and of the backward pass: kernels to issue, Python of layers.
 
@@ -132,8 +132,8 @@ def _host(
     that the time grows with their number.
     """
     step, per_layer = prices.step, prices.framework.host_seconds_per_layer
-    growth = 1.0 + step.host_rank_growth * (pairs.tp - 1)
-    python = per_layer * layers.sum(1, keepdims=True)
+    growth = (1.0 + step.host_rank_growth * (pairs.tp - 1)) / prices.host_rate
+    python = per_layer * field["host_layers"]
     issue = step.host_operation_seconds
     forward = issue * field["forward_launches"] + python
     backward = issue * (field["backward_launches"] + again["launches"])

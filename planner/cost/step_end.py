@@ -85,7 +85,8 @@ def host_seconds(table: LayoutTable, prices: Prices) -> Floats:
     """Python of every microbatch and of every step that no kernel hides."""
     constants = prices.step
     per_step = constants.host_step_seconds + prices.framework.host_seconds_per_step
-    return np.asarray(constants.host_microbatch_seconds * table.microbatches + per_step, float)
+    total = constants.host_microbatch_seconds * table.microbatches + per_step
+    return np.asarray(total / prices.host_rate, float)
 
 
 def timeout_seconds(table: LayoutTable, cluster: Cluster) -> Floats:
