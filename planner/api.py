@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from planner.appraisal import Appraisal, appraise, complete_layout, plan_of
 from planner.calibration import Calibration, load_calibration
@@ -44,6 +45,7 @@ class Recommendation:
         alone = reference.step_seconds * self.result.reference_devices if reference else 0.0
         return plan_of(
             chosen,
+            rivals=ranked if rank == 0 else (),
             calibration=self.calibration,
             one_device_seconds=alone,
             baseline_devices=self.result.reference_devices,
@@ -112,11 +114,16 @@ def recommend(
         fixed, forbid = executable_words(fixed, tuple(forbid))
     calibration = calibration_of(setting, calibration)
     constants = load_calibration(calibration)
-    result = search(
-        setting.model, setting.job, setting.cluster, setting.framework, constants,
-        num_devices=setting.num_devices, fixed=fixed, only=only, forbid=forbid,
-        max_memory_bytes=max_memory_bytes, top=top,
-    )  # fmt: skip
+    given: dict[str, Any] = {
+        "num_devices": setting.num_devices, "fixed": fixed, "only": only, "forbid": forbid,
+        "max_memory_bytes": max_memory_bytes, "top": top,
+    }  # fmt: skip
+    question = (setting.model, setting.job, setting.cluster, setting.framework, constants)
+    result = search(*question, **given)
+    if result.best is None:
+        # What rarely helps (offload, wider shard groups) may be all that is left.
+        wider = search(*question, **given, full=True)
+        result = wider if wider.best is not None else result
     best = appraise(setting, result.best.layout, constants) if result.best else None
     return Recommendation(setting=setting, result=result, best=best, calibration=calibration)
 

@@ -1,6 +1,8 @@
 """One layout, looked at from every side: does it run, does it fit, how fast, of what made."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -10,12 +12,22 @@ from planner.cost.step import Estimate, estimate
 from planner.job import Job
 from planner.layout import Layout
 from planner.layout_table import tabulate
-from planner.plan import Plan, Prediction, StagePrediction
+from planner.plan import Plan, Prediction, Rival, StagePrediction
 from planner.rules import Question, explain_rules
 from planner.rules.pipeline import with_split
 from planner.setting import Setting
 
 SECONDS_PER_DAY = 86400
+
+
+class Priced(Protocol):
+    """A layout with its predicted step, such as a search's candidate."""
+
+    @property
+    def layout(self) -> Layout: ...  # noqa: D102
+
+    @property
+    def step_seconds(self) -> float: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +165,10 @@ def plan_of(
     calibration: str = "default",
     one_device_seconds: float = 0.0,
     baseline_devices: int = 1,
+    rivals: Sequence[Priced] = (),
     inputs: dict[str, str] | None = None,
 ) -> Plan:
-    """The plan file's content for an appraised layout."""
+    """The plan file's content for an appraised layout, with the runners-up for a trial."""
     setting, time = appraisal.setting, appraisal.time
     stages = tuple(
         StagePrediction(
@@ -180,6 +193,11 @@ def plan_of(
             stages=stages,
             one_device_seconds=one_device_seconds,
             baseline_devices=baseline_devices,
+        ),
+        rivals=tuple(
+            Rival(layout=rival.layout, step_seconds=rival.step_seconds)
+            for rival in rivals
+            if rival.layout != appraisal.layout
         ),
         inputs=inputs or {},
     )

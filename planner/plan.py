@@ -47,6 +47,17 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A runner-up, for a trial of near-ties."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    layout: Layout
+    step_seconds: float
+    """As predicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A layout of a job on a cluster, with the stage split made explicit."""
 
@@ -60,6 +71,8 @@ class Plan:
     devices_per_node: int
     calibration: str = "default"
     prediction: Prediction | None = None
+    rivals: tuple[Rival, ...] = ()
+    """Runners-up, best first: ``planner execute --top`` tries them."""
     inputs: dict[str, str] = field(default_factory=dict)
     """The command's own words, so that the question can be repeated."""
 

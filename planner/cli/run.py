@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from planner.cli.common import (
     console,
     print_json,
 )
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
 
 PlanArgument = Annotated[Path, typer.Argument(help="A file written by 'planner recommend -o'.")]
 
@@ -41,6 +44,9 @@ def execute(
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also run the same job on one device.")
     ] = False,
+    top: Annotated[
+        int, typer.Option("--top", help="Also run the plan's runners-up, and name the fastest.")
+    ] = 1,
     nnodes: Annotated[str | None, typer.Option(help="Passed to torchrun.")] = None,
     rdzv_endpoint: Annotated[str | None, typer.Option(help="Passed to torchrun.")] = None,
 ) -> None:
@@ -50,17 +56,32 @@ def execute(
     """
     from planner.plan import read_plan
 
-    read_plan(plan)
+    read = read_plan(plan)
     check_writable(output)
-    command = [str(plan), "--output", str(output), "--steps", str(steps), "--warmup", str(warmup)]
+    words = ["--steps", str(steps), "--warmup", str(warmup)]
     if data is not None:
-        command += ["--data", str(data)]
+        words += ["--data", str(data)]
     if baseline:
-        command.append("--baseline")
+        words.append("--baseline")
     for flag, value in (("--nnodes", nnodes), ("--rdzv-endpoint", rdzv_endpoint)):
         if value is not None:
-            command += [flag, value]
-    raise typer.Exit(run_executor("launch", *command))
+            words += [flag, value]
+    if top == 1:
+        raise typer.Exit(run_executor("launch", str(plan), "--output", str(output), *words))
+    raise typer.Exit(_try_several(read, top, output, words))
+
+
+def _try_several(plan: "Plan", top: int, output: Path, words: list[str]) -> int:
+    from planner.report.tables import trial_table
+    from planner.trial import run_trial
+
+    def run(path: Path, measured: Path) -> int:
+        return run_executor("launch", str(path), "--output", str(measured), *words)
+
+    tried, code = run_trial(plan, top=top, output=output, run=run)
+    if tried:
+        console().print(trial_table(tried))
+    return code
 
 
 def run_executor(module: str, *arguments: str) -> int:

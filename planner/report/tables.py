@@ -1,5 +1,6 @@
 """Tables for the terminal, from the documents of ``describe``."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group
@@ -7,6 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.compare import Comparison
+from planner.layout import format_layout
+from planner.trial import Tried
 from planner.units import format_bytes, format_count, format_seconds
 
 
@@ -81,3 +84,17 @@ def comparison_table(comparison: Comparison) -> Group:
         f"{format_seconds(comparison.low_seconds)} to {format_seconds(comparison.high_seconds)}"
     )
     return Group(table, Text(said))
+
+
+def trial_table(tried: Sequence[Tried]) -> Group:
+    """``planner execute --top``: the fastest first."""
+    table = grid("tried", "layout", "predicted", "measured", "error", right=1)
+    for one in tried:
+        seconds = one.measurement.step_seconds
+        table.add_row(
+            format_layout(one.layout).replace(",", " "),
+            format_seconds(one.predicted_seconds),
+            format_seconds(seconds),
+            f"{one.predicted_seconds / seconds - 1:+.1%}",
+        )
+    return Group(table, Text(f"the fastest is {tried[0].path}"))

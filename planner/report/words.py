@@ -24,6 +24,8 @@ def layout_in_words(layout: Layout, setting: Setting) -> str:
     if layout.recompute != "none":
         some = f" of {layout.recompute_layers} layers" if layout.recompute_layers else ""
         said += f"; {layout.recompute} recompute{some}"
+    if layout.offload_optimizer:
+        said += "; optimizer states offloaded to the host"
     return said + f"; {_placement(layout, setting)}"
 
 
