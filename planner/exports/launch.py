@@ -80,7 +80,9 @@ def launch_of(plan: Plan, target: Target | None, said: Said | None,
     in_shell = target.name == "megatron-lm"
     return Launch(
         name=_label(plan, name), nodes=nodes, per_node=each,
-        program=tuple(word.replace("{file}", main).replace("{module}", module) for word in target.program),
+        program=tuple(
+            word.replace("{file}", main).replace("{module}", module) for word in target.program
+        ),
         arguments=tuple(flag_words(dict(said.options))) if in_shell else (),
         environment=tuple(said.environment.items()),
         files=() if in_shell else tuple(files.items()),
@@ -159,8 +161,9 @@ def slurm_script(launch: Launch) -> str:
     ]  # fmt: skip
     lines = [
         "set -euo pipefail",
-        'head="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
-        "export head",
+        # Not by a pipe into head: under pipefail it ends the job whenever head is the faster.
+        'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
+        'export head="${hosts[0]}"',
         *_preparation(launch),
     ]
     node_rank = '"$SLURM_NODEID"'
