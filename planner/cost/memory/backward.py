@@ -63,7 +63,7 @@ def _worst_layer(holding: Holding, parts: Gathered, table: LayoutTable) -> tuple
         own = np.where(full, layer["recompute_workspace"], layer["backward_workspace"])
         better = (count > 0) & (own - freed > best - best_freed)
         best, best_freed = np.where(better, own, best), np.where(better, freed, best_freed)
-    workspace = {
+    workspace: Moment = {
         "recompute workspace": np.where(full, best, 0.0),
         "backward workspace": np.where(full, 0.0, best),
     }

@@ -8,7 +8,7 @@ from planner.ops import Array
 from planner.schedules import SCHEDULE_CODES
 from planner.schedules.closed_form import held_chunks
 
-_CODES = np.array([SCHEDULE_CODES[name] for name in SCHEDULES])
+_CODES = np.array([SCHEDULE_CODES[name] for name in SCHEDULES])  # type: ignore[index]
 
 
 def microbatches_in_flight(table: LayoutTable, rank: Array) -> NDArray[np.float64]:

@@ -48,7 +48,7 @@ def rank_parameters(
     """Dense and expert elements of one rank; a tied head on the embedding's rank is free."""
     dense = holding.has_embedding * parts.embedding["dense_parameters"]
     head = parts.head["dense_parameters"] + model.extra_parameters
-    shared = 0.0
+    shared: Array = 0.0
     if model.tied and isinstance(model.head, Head):
         shared = model.head.shared_with_embedding / table.tp * holding.has_embedding
     dense = dense + holding.has_head * (head - shared)
@@ -135,7 +135,8 @@ def _base(
         dense, expert = _trained(question, holding, parts, (dense, expert))
     states["library workspace"] = parts.workspace_bytes
     states["pipeline buffers"] = message_bytes(table, framework, holding, parts.stream_bytes)
-    transient = framework.transient_gradient_bytes * (dense + expert)
+    whole = np.asarray(table.zero_stage) < 2  # beyond, gradients exist whole one unit at a time
+    transient = framework.transient_gradient_bytes * (dense + expert) * whole
     lingering = transient * ((table.microbatches > 1) | (table.zero_stage == 0))
     if question.job.numbers.keeps_master and not framework.fuses_weight_gradients:
         # A weight gradient that is computed apart is added to the sums at the end of the step.
