@@ -46,6 +46,8 @@ CONSTANTS = (
 )  # fmt: skip
 RATE_WIDTH = 0.05
 """Belief about a generation's rate inside a step: within 5 % of the kernel benchmarks."""
+UNMEASURED_RATE_WIDTH = 0.15
+"""The same for 4-bit products, of which there are hardly any benchmarks."""
 ROW_NOISE = 0.08  # of one published step time: rounding, jitter, unstated settings
 LEAST_SOURCE = 8  # rows
 PROBE = 0.2  # step of a constant, in widths, from which its slope is taken
@@ -205,7 +207,8 @@ def _spread_rows(runs: Sequence[Run], per_group: int) -> list[Run]:
 def _constants(runs: Sequence[Run]) -> tuple[Constant, ...]:
     generations = sorted({_rate_name(run) for run in runs})
     rates = [
-        Constant(name=f"device_rates.{g}", prior=1.0, width=RATE_WIDTH,
+        Constant(name=f"device_rates.{g}", prior=1.0,
+                 width=UNMEASURED_RATE_WIDTH if g.endswith("fp4") else RATE_WIDTH,
                  measure=f"any large model on one node of {g} devices")
         for g in generations
     ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Models of run tables: generic blocks from a family and its dimensions."""
 
 import re
+from typing import Literal
 
 from planner.model import (
     Embedding,
@@ -98,7 +99,7 @@ def _transformer(row: Row, arch: str) -> tuple[Model, list[str]]:
         assumed.append(f"ffn_hidden {ffn_hidden}")
     flags = read_flags(row)
     classic = bool(flags) or arch in ("gpt", "bert")
-    norm = "layernorm" if classic else "rmsnorm"
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm" if classic else "rmsnorm"
     bias = "disable-bias-linear" not in flags if flags else classic
     dense = FeedForward(
         ffn_hidden=ffn_hidden, gated=gated, bias=bias, activation="silu" if gated else "gelu"

@@ -1,6 +1,8 @@
 """Which layers each pipeline stage held in a run, by its framework's own rule."""
 
-from planner.model import Model, TransformerLayer
+import numpy as np
+
+from planner.model import Layer, Model, TransformerLayer
 from planner.ops import Implementation, Shard
 from planner.split_rules import megatron_split, nanotron_split, torchtitan_split
 
@@ -33,11 +35,11 @@ def stage_layers(model: Model, rule: str, *, pp: int, vpp: int = 1) -> tuple[int
     return torchtitan_split(layers, stages=stages)
 
 
-def _projections(layer: object) -> float:
+def _projections(layer: Layer) -> float:
     """``4 * heads * head_dim * hidden + 3 * ffn * hidden``, as nanotron weighs a layer."""
     if isinstance(layer, TransformerLayer):
         attention = layer.attention
         width = getattr(layer.feed_forward, "ffn_hidden", 0)
         return layer.hidden * (4.0 * attention.heads * attention.head_dim + 3.0 * width)
     shard = Shard(sequence_length=1)
-    return sum(float(op.forward_flops) for op in layer.ops(shard, Implementation()))  # type: ignore[attr-defined]
+    return sum(float(np.sum(op.forward_flops)) for op in layer.ops(shard, Implementation()))
