@@ -1,4 +1,4 @@
-"""``export``, ``import``, ``trace``: plans to and from the frameworks that people run."""
+"""``export``, ``import``, ``trace``, ``report``: plans to and from other programs and eyes."""
 
 import sys
 from dataclasses import replace
@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command()(export)
     app.command(name="import")(import_)
     app.command()(trace)
+    app.command()(report)
 
 
 def export(
@@ -226,3 +227,33 @@ def trace(
     check_writable(output)
     write_text(output, json.dumps(trace_plan(read_plan(plan), cluster=cluster)) + "\n")
     say(f"wrote {output}: open it at ui.perfetto.dev")
+
+
+def report(
+    plan: PlanArgument,
+    measurement: Annotated[
+        Path | None, typer.Argument(help="Written by 'planner execute' for the same plan.")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Where the page goes.")
+    ] = Path("report.html"),
+    cluster: ClusterOption = None,
+) -> None:  # fmt: skip
+    """Write one HTML page on a plan, which opens offline.
+
+    Example: planner report plan.json -o report.html
+    """
+    from planner.compare import compare
+    from planner.files import write_text
+    from planner.measurement import read_measurement
+    from planner.plan import read_plan
+    from planner.report.gather import gather
+    from planner.report.page import report_page
+
+    check_writable(output)
+    one = read_plan(plan)
+    measured = None
+    if measurement is not None:
+        measured = compare(one, read_measurement(measurement), plan_path=plan)
+    write_text(output, report_page(gather(one, cluster=cluster, comparison=measured)))
+    say(f"wrote {output}")
