@@ -147,6 +147,7 @@ class Framework:
     replicates_kv_heads: bool = False
     """``tp`` may exceed the key and value heads: each is then held by several ranks."""
     runs_tensor_parallel: bool = True
+    runs_pipeline: bool = True
     runs_ring_attention: bool = True
     runs_ulysses: bool = True
     runs_expert_parallel: bool = True

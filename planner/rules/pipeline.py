@@ -54,6 +54,17 @@ def explain_split(layout: Layout, question: Question) -> str | None:
     return None
 
 
+def _no_pipeline(table: LayoutTable, question: Question) -> Booleans:
+    return (table.pp > 1) & (not question.framework.runs_pipeline)
+
+
+def _explain_no_pipeline(layout: Layout, question: Question) -> str:
+    return (
+        f"pp={layout.pp}: {question.framework.name} has no pipeline; use "
+        f"dp={layout.dp * layout.pp} with pp=1, or a framework that has (megatron-lm, torchtitan)"
+    )
+
+
 def _layers(table: LayoutTable, question: Question) -> Booleans:
     stages = table.pp * table.vpp
     broken = stages > max(question.model.num_layers, 1)
@@ -139,6 +150,7 @@ def _explain_tied(layout: Layout, question: Question) -> str:
 
 
 PIPELINE_RULES: tuple[Rule, ...] = (
+    Rule(name="pipeline", broken=_no_pipeline, reason=_explain_no_pipeline),
     Rule(name="virtual stages", broken=_chunks, reason=_explain_chunks),
     Rule(name="layers", broken=_layers, reason=_explain_layers),
     Rule(name="schedule", broken=_schedule, reason=_explain_schedule),
