@@ -57,4 +57,4 @@ def exchange_heads(chain: Chain, mesh: DeviceMesh, *, length: int) -> None:
         chain.embedding.first_position = first_position
     for layer in chain.layers.values():
         assert isinstance(layer, TransformerLayer)
-        layer.attention.core = ExchangedAttention(layer.attention.core, mesh.get_group())
+        layer.attention.core = ExchangedAttention(layer.attention.core, mesh.get_group())  # type: ignore[assignment]

@@ -88,7 +88,7 @@ class MemoryTracker(TorchDispatchMode):
             finally:
                 self._paused = False
 
-        ShardingPropagator._propagate_tensor_meta_non_cached = propagate  # type: ignore[method-assign]
+        ShardingPropagator._propagate_tensor_meta_non_cached = propagate  # type: ignore[method-assign, assignment]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and follow what it returns."""

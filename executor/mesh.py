@@ -50,7 +50,7 @@ class Grid:
         shard = self._flat(("dp_shard", "cp"), "shard")
         if self.size("dp_replicate") == 1:
             return shard
-        return self.root["dp_replicate", shard.mesh_dim_names[0]]
+        return self.root["dp_replicate", axis_names(shard)[0]]
 
     @cached_property
     def experts(self) -> DeviceMesh:
@@ -62,7 +62,7 @@ class Grid:
 
     def _flat(self, names: tuple[str, ...], name: str) -> DeviceMesh:
         """Several axes as one; where only one is longer than 1, that axis itself."""
-        order = self.root.mesh_dim_names
+        order = axis_names(self.root)
         long = [n for n in order if n in names and self.size(n) > 1]
         if len(long) <= 1:
             return self.root[long[0] if long else names[0]]
@@ -100,3 +100,9 @@ def data_parallel_degrees(layout: Layout) -> dict[str, int]:
         return {"dp_replicate": layout.dp, "dp_shard": 1}
     shard = max(layout.shard_group // layout.cp, 1)
     return {"dp_replicate": layout.dp // shard, "dp_shard": shard}
+
+
+def axis_names(mesh: DeviceMesh) -> tuple[str, ...]:
+    """Names of a mesh's axes; ours all have names."""
+    assert mesh.mesh_dim_names is not None
+    return mesh.mesh_dim_names

@@ -5,7 +5,7 @@ outside the phases and count as ``idle``, with the pipeline's bubble.
 """
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +23,7 @@ class PhaseClock:
 
     def __init__(self, trainer: Trainer, device: torch.device) -> None:
         self.device = device
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = defaultdict(float)
         self._phase: str | None = None
         self._watch(trainer)
 
@@ -64,7 +64,7 @@ class PhaseClock:
     @contextmanager
     def waits(self) -> Iterator[None]:
         """Time every wait for a collective, PyTorch's functional ones included."""
-        functional = torch.ops._c10d_functional
+        functional: Any = torch.ops._c10d_functional
         plain_wait, tensor_wait = dist.Work.wait, functional.wait_tensor
         dist.Work.wait = self._waiting(plain_wait)  # type: ignore[method-assign]
         functional.wait_tensor = self._waiting(tensor_wait)

@@ -15,7 +15,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -64,28 +66,26 @@ def kernel_samples() -> Iterator[tuple[str, dict[str, float], str, float]]:
     for name, dtype in DTYPES.items():
         for m, n, k in GEMMS:
             left, right = torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype)
-            seconds = seconds_per_call(lambda a=left, b=right: functional.linear(a, b))
+            seconds = seconds_per_call(partial(functional.linear, left, right))
             yield "gemm", {"m": m, "n": n, "k": k}, name, seconds
         for shape in ATTENTIONS:
             yield from _attention(shape, name, dtype)
-    for shape in CONVOLUTIONS:
-        batch, channels, out, side, kernel, stride = shape
+    for image_shape in CONVOLUTIONS:
+        batch, channels, out, side, kernel, stride = image_shape
         image = torch.randn(batch, channels, side, side)
         weight = torch.randn(out, channels, kernel, kernel)
         seconds = seconds_per_call(
-            lambda x=image, w=weight, s=stride, k=kernel: functional.conv2d(
-                x, w, stride=s, padding=k // 2
-            )
+            partial(functional.conv2d, image, weight, stride=stride, padding=kernel // 2)
         )
-        sizes = dict(
-            zip(("batch", "in_channels", "out_channels", "side", "kernel", "stride"), shape,
+        sizes: dict[str, float] = dict(
+            zip(("batch", "in_channels", "out_channels", "side", "kernel", "stride"), image_shape,
                 strict=True)
         )  # fmt: skip
         yield "convolution", sizes, "fp32", seconds
     for elements in STREAMS:
         # Recorded for backward, as in training: the small ones show what issuing costs.
         one, two = (torch.randn(elements, requires_grad=True) for _ in range(2))
-        seconds = seconds_per_call(lambda a=one, b=two: a * b)
+        seconds = seconds_per_call(partial(torch.mul, one, two))
         yield "streaming", {"bytes": 12.0 * elements}, "fp32", seconds
 
 
@@ -144,7 +144,7 @@ def _calls(size: int, degree: int, group: dist.ProcessGroup) -> dict[str, Callab
     neighbours = [dist.get_global_rank(group, (rank + d) % degree) for d in (1, -1)]
 
     def exchange() -> None:
-        work = [
+        work: list[Any] = [
             dist.isend(whole, neighbours[0], group=group),
             dist.irecv(torch.empty_like(whole), neighbours[1], group=group),
         ]
@@ -172,7 +172,7 @@ def overlap_sample() -> tuple[dict[str, float], float]:
         dist.all_reduce(buffer)
 
     def together() -> None:
-        work = dist.all_reduce(buffer, async_op=True)
+        work: Any = dist.all_reduce(buffer, async_op=True)
         product()
         work.wait()
 

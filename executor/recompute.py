@@ -32,7 +32,7 @@ def recompute(chain: Chain, layout: Layout) -> None:
                     layer.attention.core = _wrapped(core)
 
 
-def _wrapped(module):  # type: ignore[no-untyped-def]
+def _wrapped(module):
     return checkpoint_wrapper(
         module, checkpoint_impl=CheckpointImpl.NO_REENTRANT, preserve_rng_state=False
     )

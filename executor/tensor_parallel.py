@@ -43,7 +43,7 @@ def cut_matrices(chain: Chain, mesh: DeviceMesh, *, sequence_parallel: bool) -> 
         chain.head.register_forward_hook(_whole_loss)
     for path, style in plan.items():
         module = chain.get_submodule(path) if path else chain
-        parallelize_module(module, mesh, style, src_data_rank=None)
+        parallelize_module(module, mesh, style, src_data_rank=None)  # type: ignore[arg-type]
     chain.tie()
 
 

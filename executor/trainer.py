@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from executor.context_parallel import exchange_heads
 from executor.data_parallel import DataParallel, FullySharded, Replicas, Shared, local
 from executor.expert_parallel import expert_groups, spread_experts
-from executor.mesh import Grid
+from executor.mesh import Grid, axis_names
 from executor.networks import Chain, canonical_names, initial_values
 from executor.pipeline import Pipeline, build_chains
 from executor.recompute import recompute
@@ -113,7 +113,7 @@ class Trainer:
         if not self.plan.model.tied or layout.num_stages == 1:
             return None
         mesh = self.grid.root.mesh
-        columns = mesh.movedim(self.grid.root.mesh_dim_names.index("pp"), 0).flatten(1)
+        columns = mesh.movedim(axis_names(self.grid.root).index("pp"), 0).flatten(1)
         groups = [dist.new_group(pair) for pair in columns[[0, -1]].T.tolist()]
         mine = next(pair for pair in columns.T.tolist() if dist.get_rank() in pair)
         return groups[columns.T.tolist().index(mine)] if self.tied_copy is not None else None

@@ -114,7 +114,7 @@ def summarise(
     )  # fmt: skip
 
 
-def _quantiles(steps):  # type: ignore[no-untyped-def]
+def _quantiles(steps):
     import numpy as np
 
     return np.quantile(steps, [0.1, 0.5, 0.9])

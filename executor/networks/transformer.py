@@ -30,10 +30,9 @@ class FeedForward(nn.Module):
     def __init__(self, block: FeedForwardBlock, hidden: int) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[block.activation]
+        self.gate: nn.Linear | None = None
         if block.gated:
             self.gate = nn.Linear(hidden, block.ffn_hidden, bias=block.bias)
-        else:
-            self.gate = None
         self.up = nn.Linear(hidden, block.ffn_hidden, bias=block.bias)
         self.down = nn.Linear(block.ffn_hidden, hidden, bias=block.bias)
 

@@ -112,7 +112,8 @@ def _crosses_fabric(table: LayoutTable, prices: Prices) -> Integers:
 def _stall_seconds(table: LayoutTable, prices: Prices) -> Floats:
     """Delay of one layer and microbatch where the fabric was measured to stall pipelines."""
     cluster = prices.cluster
-    return cluster.pipeline_stall_seconds + cluster.pipeline_stall_rank_seconds * table.tp**1.5
+    per_rank = cluster.pipeline_stall_rank_seconds * table.tp**1.5
+    return np.asarray(cluster.pipeline_stall_seconds + per_rank, np.float64)
 
 
 def _kind_costs(

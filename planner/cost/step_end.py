@@ -95,4 +95,5 @@ def timeout_seconds(table: LayoutTable, cluster: Cluster) -> Floats:
         return np.zeros(len(table))
     nodes = table.dp * table.tp * table.pp * table.cp / cluster.devices_per_node
     late = (table.pp > 1) & (nodes >= cluster.pipeline_timeout_nodes)
-    return late * cluster.pipeline_timeout_seconds * table.microbatches
+    lost = late * cluster.pipeline_timeout_seconds * table.microbatches
+    return np.asarray(lost, np.float64)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +23,10 @@ COLUMN_OF = {"cp_kind": "ulysses", "zero_group": "shard_group"}
 class Constraints:
     """Values that each field may take; a field that is not named is free."""
 
-    allowed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    forbidden: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    allowed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    forbidden: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
-    def wanted(self, name: str) -> tuple[object, ...]:
+    def wanted(self, name: str) -> tuple[Any, ...]:
         """The values asked for, or none where the field is free."""
         return self.allowed.get(name, ())
 
@@ -60,8 +61,8 @@ def read_constraints(
     {'tp': (8,), 'zero_stage': (1, 3), 'pp': (1,)}
     """
     settings = parse_layout_settings(fixed) if isinstance(fixed, str) else dict(fixed)
-    allowed: dict[str, tuple[object, ...]] = {name: (value,) for name, value in settings.items()}
-    forbidden: dict[str, tuple[object, ...]] = {}
+    allowed: dict[str, tuple[Any, ...]] = {name: (value,) for name, value in settings.items()}
+    forbidden: dict[str, tuple[Any, ...]] = {}
     for word in only:
         name, values = _values(word)
         _put(allowed, name, values, word)
@@ -78,7 +79,7 @@ def read_constraints(
 
 
 def _put(
-    allowed: dict[str, tuple[object, ...]], name: str, values: tuple[object, ...], word: str
+    allowed: dict[str, tuple[Any, ...]], name: str, values: tuple[Any, ...], word: str
 ) -> None:
     both = tuple(v for v in values if v in allowed.get(name, values))
     if not both:
@@ -86,7 +87,7 @@ def _put(
     allowed[name] = both
 
 
-def _values(word: str) -> tuple[str, tuple[object, ...]]:
+def _values(word: str) -> tuple[str, tuple[Any, ...]]:
     name, equals, texts = word.partition("=")
     if not equals:
         field_name = next(iter(parse_layout_settings(f"{name}=1" if name else "?")), "")

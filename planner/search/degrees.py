@@ -89,7 +89,7 @@ def _expert_degrees(
         etps |= {d for d in ((1, tp) if not full else divisors(tp)) if part.ffn_hidden % d == 0}
     asked_ep, asked_etp = constraints.wanted("ep"), constraints.wanted("etp")
     if asked_ep or asked_etp:
-        return [(int(e), int(t)) for e in asked_ep or sorted(eps) for t in asked_etp or (1,)]  # type: ignore[call-overload]
+        return [(int(e), int(t)) for e in asked_ep or sorted(eps) for t in asked_etp or (1,)]
     return [(e, t) for e in sorted(eps) for t in sorted(etps) if stage % (e * t) == 0]
 
 

@@ -8,6 +8,7 @@ makes it safe to play only a few hundred (``tests/search`` holds both to it).
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,7 +181,7 @@ def _slowest_seconds(group: Group, overlap: bool) -> Floats:
     ranks = np.array(stage_ranks(group.schedule, pp=group.pp, vpp=group.vpp))
     leaves = ranks[1:] != ranks[:-1]
     sends = np.append(leaves, False).astype(float) + np.append(False, leaves)
-    work = sum(group.passes) + (0.0 if overlap else sends[:, None] * group.send_seconds)
+    work: Any = sum(group.passes) + (0.0 if overlap else sends[:, None] * group.send_seconds)
     return np.max([work[ranks == rank].sum(axis=0) for rank in range(group.pp)], axis=0)
 
 

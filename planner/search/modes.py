@@ -76,7 +76,7 @@ def fitting_modes(
     everything: Floats = np.zeros(0)
     for mode in open_modes:
         asked = constraints.wanted("recompute_layers") if mode == FULL else ()
-        layers = int(asked[0]) if asked else 0  # type: ignore[call-overload]
+        layers = int(asked[0]) if asked else 0
         found = _priced(with_mode(table, mode, layers), pricing)
         fits[mode] = found.device_bytes <= pricing.limit_bytes
         counts["memory"] += int((~fits[mode]).sum())

@@ -1,6 +1,7 @@
 """The lists of options: what a framework can do at given degrees, plain ones first."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,7 @@ class Options:
 
     def _microbatches(self, dp: int, cp: int) -> list[tuple[int, int]]:
         batch = self.question.job.global_batch
-        asked = [int(v) for v in self.constraints.wanted("microbatch")]  # type: ignore[call-overload]
+        asked = [int(v) for v in self.constraints.wanted("microbatch")]
         if batch % dp:
             return [(size, 1) for size in asked or [1]]  # the rule of the batch says no, and why
         length = self.question.job.sequence_length
@@ -102,10 +103,11 @@ class Options:
         if not self.full:
             largest = {chunk: vpp for chunk, vpp in largest.items() if vpp & (vpp - 1) == 0}
         counts = {1, 2, *largest.values(), *self.constraints.wanted("vpp")}
-        long = {"pp": pp, "microbatches": 64 * pp, "backend": self.question.framework.backend}
+        backend = self.question.framework.backend
+        long: dict[str, Any] = {"pp": pp, "microbatches": 64 * pp, "backend": backend}
         return [
-            int(vpp) for vpp in sorted(counts)  # type: ignore[type-var]
-            if why_not(schedule, vpp=int(vpp), **long) is None  # type: ignore[call-overload]
+            int(vpp) for vpp in sorted(counts)
+            if why_not(schedule, vpp=int(vpp), **long) is None
         ]  # fmt: skip
 
     def _split_numbers(self, pp: int, vpp: int, schedule: ScheduleName) -> list[int]:
@@ -141,7 +143,7 @@ class Options:
     def _groups(self, stage: int, replicas: int, cp: int) -> list[int]:
         if stage == 0 or replicas == 1:
             return [1]
-        asked = [int(g) or replicas for g in self.constraints.wanted("zero_group")]  # type: ignore[call-overload]
+        asked = [int(g) or replicas for g in self.constraints.wanted("zero_group")]
         if asked:
             return asked
         if not self.question.framework.shards_in_groups:
@@ -170,4 +172,4 @@ class Options:
 
 def _with(options: Sequence[int], asked: Sequence[object]) -> list[int]:
     """The options, or what was asked for, whether legal or not: a rule will say so."""
-    return [int(v) for v in asked] if asked else list(options)  # type: ignore[call-overload]
+    return [int(v) for v in asked] if asked else list(options)

@@ -42,8 +42,8 @@ def ideal(table: LayoutTable) -> IdealTable:
 
 def allowed_orders(constraints: Constraints) -> tuple[tuple[Axis, ...], ...]:
     """The orders that the user leaves open, the usual one first if it is among them."""
-    asked = [tuple(order) for order in constraints.wanted("axis_order")]  # type: ignore[call-overload]
-    banned = {tuple(o) for o in constraints.forbidden.get("axis_order", ())}  # type: ignore[call-overload]
+    asked = [tuple(order) for order in constraints.wanted("axis_order")]
+    banned = {tuple(o) for o in constraints.forbidden.get("axis_order", ())}
     return tuple(o for o in ORDERS if (not asked or o in asked) and o not in banned)
 
 

@@ -1,6 +1,7 @@
 """Keep the best: overall, of each combination of degrees, and of the Pareto front."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +95,9 @@ def pareto_front(costs: NDArray[np.float64]) -> Integers:
 def merge(parts: list[Priced]) -> Priced:
     """Several tables as one; they must share splits and orders."""
     head = parts[0]
-    columns = {n: np.concatenate([getattr(p.table, n) for p in parts]) for n in COLUMNS}
+    columns: dict[str, Any] = {
+        n: np.concatenate([getattr(p.table, n) for p in parts]) for n in COLUMNS
+    }
     joined = {name: np.concatenate([getattr(p, name) for p in parts]) for name in FLOATS}
     return Priced(
         table=replace(head.table, **columns),

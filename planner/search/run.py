@@ -16,7 +16,7 @@ from planner.search.obvious import obvious_default
 from planner.search.pricing import Priced, Pricing
 from planner.search.rank import best_of_each, degree_codes, ordered, pareto_front
 from planner.search.remedies import fewer_devices, reference, remedies
-from planner.search.result import Candidate, Loss, SearchResult
+from planner.search.result import Candidate, SearchResult, loss_of
 from planner.search.scan import Scan, finalists
 from planner.search.space import build_space
 
@@ -121,7 +121,7 @@ def ties(ranked: list[Candidate]) -> tuple[Candidate, ...]:
 def rank(kept: Priced, pricing: Pricing, top: int) -> list[Candidate]:
     """The best layout of each of the best combinations of degrees, best first."""
     best_first = kept.take(ordered(kept))
-    firsts = best_of_each(degree_codes(best_first.table), np.arange(len(kept)))
+    firsts = best_of_each(degree_codes(best_first.table), np.arange(len(kept), dtype=np.float64))
     return [best_first.candidate(i, pricing) for i in sorted(firsts.tolist())[:top]]
 
 
@@ -129,10 +129,3 @@ def front(kept: Priced, pricing: Pricing) -> tuple[Candidate, ...]:
     """Layouts that none beats in time and memory at once, fastest first."""
     costs = np.stack([kept.step_seconds, kept.device_bytes], axis=1)
     return tuple(kept.candidate(int(i), pricing) for i in pareto_front(costs))
-
-
-def loss_of(rival: Candidate, best: Candidate) -> Loss:
-    """The terms in which a rival loses, and the one that costs it most."""
-    terms = {name: rival.parts[name] - best.parts.get(name, 0.0) for name in rival.parts}
-    term = max(terms, key=lambda name: terms[name])
-    return Loss(term=term, seconds=terms[term], terms=terms)

@@ -8,6 +8,7 @@ counted and dropped; everything else stays.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,7 @@ class Scan:
     def _price(self, fit: Fitting) -> None:
         priced, found = timed(fit.table, self.pricing, fit.peak_bytes, fit.device_bytes)
         self._keep(priced, found)
-        compute = sum(priced.parts[name] for name in ("forward", "backward", "recompute"))
+        compute: Any = sum(priced.parts[name] for name in ("forward", "backward", "recompute"))
         near = priced.take(compute <= self.bound)
         if len(near) and len(allowed_orders(self.constraints)) > 1:
             found = steps(ideal(near.table), self.pricing)

@@ -7,6 +7,7 @@ that fit (``orders.py``); recomputation is left out until memory asks for it (``
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +75,7 @@ def as_table(
     """A table from the columns given; the others hold what the plain layout holds."""
     rows = len(columns["dp"])
     plain = {"vpp": 1, "ep": 1, "etp": 1, "microbatch": 1, "microbatches": 1, "shard_group": 1}
-    whole = {
+    whole: dict[str, Any] = {
         name: columns[name] if name in columns else np.full(rows, plain.get(name, 0), np.int64)
         for name in COLUMNS
     }

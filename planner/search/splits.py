@@ -18,7 +18,7 @@ def candidate_splits(
 ) -> list[Split]:
     """Distinct splits for so many stages, the one balanced by time first."""
     stages = pp * vpp
-    asked = [tuple(s) for s in constraints.wanted("stage_layers") if len(s) == stages]  # type: ignore[arg-type, call-overload]
+    asked = [tuple(s) for s in constraints.wanted("stage_layers") if len(s) == stages]
     if constraints.wanted("stage_layers"):
         found = asked
     elif stages > question.model.num_layers:
