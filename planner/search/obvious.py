@@ -62,9 +62,9 @@ def _narrowed(constraints: Constraints, degrees: Mapping[str, object]) -> Constr
 def _largest_microbatch(pricing: Pricing, constraints: Constraints) -> Candidate | None:
     counts: Counter[str] = Counter()
     best: dict[int, Fitting] = {}
-    for table in build_space(pricing.question, constraints, full=False).chunks():
-        broken, _ = broken_rules(table, pricing.question)
-        table = table.take(~broken)
+    for whole in build_space(pricing.question, constraints, full=False).chunks():
+        broken, _ = broken_rules(whole, pricing.question)
+        table = whole.take(~broken)
         if not len(table):
             continue
         for fit in fitting_modes(table, pricing, constraints, counts):

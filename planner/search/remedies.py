@@ -136,6 +136,6 @@ def _other_batches(pricing: Pricing, constraints: Constraints, best: Best) -> li
         other = replace(pricing, question=replace(question, job=job))
         candidate = best(other, constraints, False)
         if candidate is not None:
-            result.append(Remedy(change=f"--global-batch {batch}",
-                                 num_devices=question.num_devices, candidate=candidate))  # fmt: skip
+            change, devices = f"--global-batch {batch}", question.num_devices
+            result.append(Remedy(change=change, num_devices=devices, candidate=candidate))
     return result

@@ -113,3 +113,10 @@ class SearchResult:
     def efficiency(self) -> float:
         """Speed-up over the reference divided by the devices used for it."""
         return self.speedup / self.num_devices
+
+
+def loss_of(rival: Candidate, best: Candidate) -> Loss:
+    """The terms in which a rival loses, and the one that costs it most."""
+    terms = {name: rival.parts[name] - best.parts.get(name, 0.0) for name in rival.parts}
+    term = max(terms, key=lambda name: terms[name])
+    return Loss(term=term, seconds=terms[term], terms=terms)
