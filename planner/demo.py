@@ -1,12 +1,12 @@
 """``planner demo``: probe, calibrate, plan, run and compare, on any machine with two cores."""
 
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.api import Recommendation, estimate, recommend
+from planner.child import run_executor
 from planner.layout import format_layout
 from planner.local import calibration_name
 from planner.machine import read_and_calibrate
@@ -58,7 +58,7 @@ def run_demo(folder: Path) -> int:
         raise ValueError(f"cannot write {folder}: {error.strerror}") from None
     probe = folder / "probe.json"
     sizes = ",".join(str(size) for size in (1, *WORLD_SIZES))
-    if code := _executor("probe", "--world-sizes", sizes, "--output", str(probe)):
+    if code := run_executor("probe", "--world-sizes", sizes, "--output", str(probe)):
         return code
     _say("fitting a calibration to the probe ...")
     read_and_calibrate(probe)
@@ -80,7 +80,7 @@ def _run(plan: Plan, folder: Path, number: int) -> int:
     write_plan(path, plan)
     words = ["--output", str(_output(folder, number)), "--steps", str(STEPS)]
     words += ["--warmup", str(WARMUP), *(["--baseline"] if number == 1 else [])]
-    return _executor("launch", str(path), *words)
+    return run_executor("launch", str(path), *words)
 
 
 def _output(folder: Path, number: int) -> Path:
@@ -129,12 +129,6 @@ def _ask(size: int) -> Recommendation:
         sequence_length=SEQUENCE_LENGTH, calibration=calibration_name(size), executable=True,
         top=EXECUTED,
     )  # fmt: skip
-
-
-def _executor(module: str, *words: str) -> int:
-    return subprocess.run(
-        [sys.executable, "-m", f"executor.{module}", *words], check=False
-    ).returncode
 
 
 def _say(line: str) -> None:

@@ -1,12 +1,11 @@
 """``execute``, ``compare``, ``probe``, ``dry-run``, ``demo``: plans meet the machine."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planner.child import run_executor
 from planner.cli.common import (
     JsonOption,
     PlotOption,
@@ -82,19 +81,6 @@ def _try_several(plan: "Plan", top: int, output: Path, words: list[str]) -> int:
     if tried:
         console().print(trial_table(tried))
     return code
-
-
-def run_executor(module: str, *arguments: str) -> int:
-    """Start one of the executor's programs; its exit code.
-
-    A Ctrl-C reaches the child as well, which ends its ranks: wait for it.
-    """
-    process = subprocess.Popen([sys.executable, "-m", f"executor.{module}", *arguments])
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue
 
 
 def compare(
