@@ -47,10 +47,15 @@ def to_plain(value: Any) -> Any:
     return TypeAdapter(type(value)).dump_python(value, mode="json")
 
 
-def write_document(path: Path, kind: str, schema_version: int, value: Any) -> None:
-    """Write a dataclass as one JSON document with its kind and versions."""
+def document_text(kind: str, schema_version: int, value: Any) -> str:
+    """A dataclass as one JSON document with its kind and versions."""
     head = {"kind": kind, "schema_version": schema_version, "program_version": __version__}
-    write_text(path, json.dumps({**head, **to_plain(value)}, indent=1) + "\n")
+    return json.dumps({**head, **to_plain(value)}, indent=1) + "\n"
+
+
+def write_document(path: Path, kind: str, schema_version: int, value: Any) -> None:
+    """Write what ``document_text`` makes."""
+    write_text(path, document_text(kind, schema_version, value))
 
 
 def read_document(path: Path, kind: str, schema_version: int, into: type[T]) -> T:

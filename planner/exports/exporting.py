@@ -7,7 +7,8 @@ from pathlib import Path
 from planner.exports.core import Target, header
 from planner.exports.launch import EXECUTOR, launch_file, launch_of
 from planner.exports.targets import TARGETS, target_named
-from planner.plan import Plan
+from planner.files import document_text
+from planner.plan import SCHEMA_VERSION, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +47,9 @@ def export_plan(
         if launcher is None:
             raise ValueError("--to executor needs --launcher torchrun, slurm or kubernetes: the "
                              "plan itself is its configuration")  # fmt: skip
-        return Exported(files=dict([launch_file(launcher, launch_of(plan, None, None, {}),
-                                                image=image)]))  # fmt: skip
+        plan_file = {"plan.json": document_text("plan", SCHEMA_VERSION, plan)}
+        launch = launch_of(plan, None, None, plan_file)
+        return Exported(files=dict([launch_file(launcher, launch, image=image)]))
     if to not in TARGETS:
         raise ValueError(f"no target {to!r}; known are {', '.join((*TARGETS, EXECUTOR))}")
     target = target_named(to)

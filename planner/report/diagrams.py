@@ -20,7 +20,8 @@ _CELL, _GAP, _WIDTH, _ROW = 34, 14, 960, 26
 def svg(width: float, height: float, body: str, label: str) -> str:
     """One picture, which scales to the page and names itself to a screen reader."""
     return (
-        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(label)}" '
+        f'<svg width="{width:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
+        f'aria-label="{escape(label)}" '
         f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
     )
 
@@ -60,6 +61,23 @@ def layers_of_rank(layout: Layout, num_layers: int, stage: int) -> str:
             held.append(f"{first}-{first + count - 1}" if count > 1 else f"{first}")
         first += count
     return ", ".join(held) or "none"
+
+
+def ranks_of_stages(layout: Layout) -> list[str]:
+    """The ranks of every pipeline stage, as ranges; past the fourth range, how many there are.
+
+    >>> ranks_of_stages(Layout(dp=2, tp=2, pp=2, axis_order=("tp", "cp", "pp", "dp")))
+    ['0-1, 4-5', '2-3, 6-7']
+    """
+    stride, pp = layout.stride("pp"), layout.pp
+    lines = []
+    for stage in range(pp):
+        firsts = range(stage * stride, layout.world_size, stride * pp)
+        shown = [f"{first}-{first + stride - 1}" if stride > 1 else str(first)
+                 for first in firsts[:4]]  # fmt: skip
+        more = f" and {len(firsts) - 4} more" if len(firsts) > 4 else ""
+        lines.append(", ".join(shown) + more)
+    return lines
 
 
 def layout_diagram(layout: Layout, *, devices_per_node: int, num_layers: int) -> str:

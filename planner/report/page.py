@@ -16,6 +16,7 @@ from planner.report.diagrams import (
     bars_diagram,
     layers_of_rank,
     layout_diagram,
+    ranks_of_stages,
     scatter_diagram,
     timeline_diagram,
 )
@@ -31,7 +32,7 @@ h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem;border-bottom:1px soli
 svg{max-width:100%;height:auto;font:11px system-ui,sans-serif}
 table{border-collapse:collapse;margin:.6rem 0}
 td,th{padding:.15rem .7rem;border-bottom:1px solid #ddd;text-align:left;vertical-align:top}
-td.n{text-align:right;font-variant-numeric:tabular-nums}
+td.n,th{white-space:nowrap}td.n{text-align:right;font-variant-numeric:tabular-nums}
 figure{margin:.8rem 0}figcaption{color:#444}.answer{font-weight:600}code{font-size:.92em}
 @media print{h2{break-after:avoid}figure,table{break-inside:avoid}body{margin:0;max-width:none}}
 """
@@ -112,12 +113,12 @@ def _placement(one: Appraisal) -> str:
     more = f" The first {MOST_NODES} of {nodes} nodes are drawn." if nodes > MOST_NODES else ""
     caption = (f"A square is a rank: s is its pipeline stage, d its replica.{more} Hover for its "
                "shard.")  # fmt: skip
-    width = layout.stride("pp")
+    held = ranks_of_stages(layout)
     rows = [
         (f"s{stage}", layers_of_rank(layout, setting.model.num_layers, stage),
          f"every {layout.tp} of tensor parallelism holds 1/{layout.tp} of each"
          if layout.tp > 1 else "whole layers",
-         f"rank {stage * width} and its {layout.world_size // layout.pp - 1} peers")
+         held[stage])
         for stage in range(layout.pp)
     ]  # fmt: skip
     stages = table(("stage", "layers", "shard", "ranks"), rows, numbers_from=9)

@@ -113,3 +113,13 @@ def test_trace_is_json_that_perfetto_reads(planner, plan_path, tmp_path):
     assert planner("trace", str(plan_path), "-o", str(path)).code == 0
     document = json.loads(path.read_text())
     assert {event["ph"] for event in document["traceEvents"]} == {"M", "X", "s", "f"}
+
+
+def test_report_writes_one_page(planner, plan_path, tmp_path):
+    path = tmp_path / "report.html"
+    done = planner("report", str(plan_path), "-o", str(path))
+    assert done.code == 0, done.err
+    text = path.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert "2-way tensor parallelism" in text
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []

@@ -140,3 +140,19 @@ def test_a_renamed_file_is_what_the_launcher_starts(name, file, words):
         assert words in files["launch.sh"]
     else:
         assert json.loads(files["training-arguments.json"])["deepspeed"] == file
+
+
+def test_a_kubernetes_job_brings_its_plan_along(tmp_path):
+    """The pods share no disk with the user: the script in the manifest writes the plan first."""
+    from planner.plan import read_plan
+
+    script = scripts_of("executor", "kubernetes")
+    (tmp_path / "torchrun").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "torchrun").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PET_NODE_RANK": "1",
+                   "PET_MASTER_ADDR": "head"}  # fmt: skip
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, check=False,
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "executor.worker" in done.stdout
+    assert read_plan(tmp_path / "plan.json") == plan_for(SIMPLE)
