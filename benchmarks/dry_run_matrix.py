@@ -216,7 +216,8 @@ def _pipeline_cases() -> Iterator[Case]:
     for rank in (0, 2, 3):
         yield Case(name="llama", model=model, layout=inter, rank=rank)
     bubble = replace(plain, schedule="zb-h1")
-    yield Case(name="llama", model=model, layout=bubble, rank=0)
+    for rank in (0, 1, 3):
+        yield Case(name="llama", model=model, layout=bubble, rank=rank)
     v_shaped = replace(plain, schedule="zbv", vpp=2, stage_layers=(2,) * 8)
     yield Case(name="llama", model=model, layout=v_shaped, rank=0)
     yield Case(name="llama", model=model, layout=v_shaped, rank=2)

@@ -73,6 +73,7 @@ def deferred_bytes(
         for count, layer in zip(holding.layers, parts.layers, strict=True)
     )
     logits = holding.has_head * question.framework.saved_logit_bytes * parts.logits
-    held = waiting + (waiting > 0) * at_work
-    kept = held / chunks * each + np.maximum(waiting, 1) * logits
+    # In a V-shaped schedule the chunk at work is one of those put off.
+    held = waiting + (waiting > 0) * at_work * (chunks == 1)
+    kept = held / chunks * each + waiting * logits
     return np.where(splits_backward(table), kept, 0.0)
