@@ -46,6 +46,8 @@ class Framework:
     vocabulary_multiple: int = 1
     """The vocabulary is padded to a multiple of this times ``tp``."""
     stage_rule: Literal["balanced", "even", "nanotron", "torchtitan"] = "balanced"
+    takes_uneven_stages: bool = True
+    """It can be told how many layers each stage gets, whatever its own rule is."""
     counts_both_embeddings: bool = False
     """Tied embeddings have a second copy on the last stage when ``pp > 1``."""
 
@@ -135,6 +137,8 @@ class Framework:
     host_seconds_per_layer: float = 0.0
     """Python and launch time of one layer and pass, which hides small kernels."""
     host_seconds_per_step: float = 0.0
+    captures_graphs: bool = False
+    """Passes are replayed from captured graphs: the host issues nothing."""
 
     # What it can run
     backend: Literal["any", "torch", "megatron", "deepspeed", "nanotron"] = "torch"

@@ -35,7 +35,8 @@ def explain_split(layout: Layout, question: Question) -> str | None:
     """What is wrong with an explicit split, or None."""
     total, stages = question.model.num_layers, layout.num_stages
     if not layout.stage_layers:
-        return None
+        even = question.framework.stage_rule == "even"
+        return _explain_layers(layout, question) if even and total % stages else None
     split = "-".join(map(str, layout.stage_layers))
     legal = "-".join(map(str, even_split(total, stages)))
     instead = f"use split={legal}, or leave split out"
@@ -68,7 +69,7 @@ def _explain_no_pipeline(layout: Layout, question: Question) -> str:
 def _layers(table: LayoutTable, question: Question) -> Booleans:
     stages = table.pp * table.vpp
     broken = stages > max(question.model.num_layers, 1)
-    if question.framework.stage_rule == "even":
+    if not question.framework.takes_uneven_stages:
         explicit = np.array([_is_uneven(s.layers) for s in table.splits])
         broken |= (question.model.num_layers % stages != 0) | explicit[table.split]
     return broken
@@ -89,9 +90,9 @@ def _explain_layers(layout: Layout, question: Question) -> str:
         )
     split = "-".join(map(str, even_split(total, layout.num_stages)))
     return (
-        f"{said}: {question.framework.name} needs equal stages, but {total} layers of {name} are "
+        f"{said}: {question.framework.name} makes equal stages, but {total} layers of {name} are "
         f"not divisible by pp x vpp = {layout.num_stages}; use "
-        f"pp={two_nearest(legal, layout.pp) or '1'}, or a framework that takes split={split}"
+        f"pp={two_nearest(legal, layout.pp) or '1'}, or split={split} where it can be given"
     )
 
 

@@ -23,7 +23,7 @@ def candidate_splits(
         found = asked
     elif stages > question.model.num_layers:
         return []
-    elif question.framework.stage_rule == "even":
+    elif not question.framework.takes_uneven_stages:
         even = even_split(question.model.num_layers, stages)
         found = [even] if len(set(even)) == 1 else []
     else:

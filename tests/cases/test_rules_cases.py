@@ -97,6 +97,9 @@ def test_c08_30_layers_on_4_stages_are_all_kept():
     assert not reasons(layout, model)
     text = reasons(layout, model, framework=load_framework("megatron-core"))["layers"]
     assert "30 layers" in text and "split=7-8-8-7" in text
+    old = replace(layout, stage_layers=(7, 8, 8, 7))
+    assert not reasons(old, model, framework=load_framework("megatron-core"))
+    assert "layers" in reasons(old, model, framework=load_framework("megatron-lm"))
     short = replace(layout, stage_layers=(7, 7, 7, 7))
     assert "holds 28 layers, but" in reasons(short, model)["layers"]
 
@@ -133,7 +136,7 @@ def test_c11_7_layers_on_2_stages():
     even = reasons(
         Layout(pp=2, microbatches=4), model, length=256, framework=load_framework("megatron-core")
     )
-    assert "megatron-core needs equal stages" in even["layers"]
+    assert "megatron-core makes equal stages" in even["layers"]
 
 
 def test_c13_bloom_counts_both_copies_of_its_embedding():
