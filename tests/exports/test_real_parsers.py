@@ -34,7 +34,7 @@ MEGATRON = {"pipeline": PIPELINE, "uneven": UNEVEN, "sharded": SHARDED,
 
 
 def _megatron_arguments():
-    reason = "megatron-core 0.19's parser does not load here (it needs Python 3.12 and numpy)"
+    reason = "megatron-core is not installed, or too old or new (0.19 needs Python 3.12)"
     return pytest.importorskip("megatron.training.arguments", reason=reason, exc_type=ImportError)
 
 
@@ -73,7 +73,7 @@ def test_megatron_parses_and_validates(name, tmp_path, monkeypatch):
     ids=["zero-3", "autotp", "offload"],
 )  # fmt: skip
 def test_deepspeed_reads_its_json(layout, tmp_path, monkeypatch):
-    reason = "deepspeed does not load here"
+    reason = "deepspeed is not installed, or does not load here"
     module = pytest.importorskip("deepspeed.runtime.config", reason=reason, exc_type=ImportError)
     plan = plan_for(layout)
     assert not TARGETS["deepspeed"].say(plan).unsaid
@@ -99,7 +99,7 @@ def test_deepspeed_reads_its_json(layout, tmp_path, monkeypatch):
     ids=["fsdp-tp", "hsdp", "context", "ddp"],
 )  # fmt: skip
 def test_accelerate_loads_its_yaml(layout, tmp_path, monkeypatch):
-    reason = "accelerate does not load here"
+    reason = "accelerate is not installed, or does not load here"
     module = pytest.importorskip(
         "accelerate.commands.config.config_args", reason=reason, exc_type=ImportError
     )
@@ -134,7 +134,7 @@ TITAN = {
 
 @pytest.mark.parametrize("name", TITAN)
 def test_torchtitan_reads_its_toml(name, tmp_path, monkeypatch):
-    reason = "torchtitan does not load here"
+    reason = "torchtitan is not installed, or does not load here"
     module = pytest.importorskip("torchtitan.config", reason=reason, exc_type=ImportError)
     if not hasattr(module, "JobConfig"):
         pytest.skip("this torchtitan is of a generation without job files (0.3 and later)")
@@ -160,7 +160,7 @@ def test_torchtitan_reads_its_toml(name, tmp_path, monkeypatch):
 
 
 def test_torchtitan_builds_the_models_size(tmp_path, monkeypatch):
-    reason = "torchtitan does not load here"
+    reason = "torchtitan is not installed, or does not load here"
     pytest.importorskip("torchtitan.models.llama3", reason=reason, exc_type=ImportError)
     torch = pytest.importorskip("torch")
     plan = plan_for(TITAN["hsdp"])
@@ -249,3 +249,25 @@ def test_nanotron_loads_its_yaml(layout, tmp_path, monkeypatch):
     assert read["tokens"].batch_accumulation_per_replica == layout.microbatches
     llama = importlib.import_module("nanotron.config.models_config").LlamaConfig
     assert llama(**document["model"]["model_config"]).intermediate_size == 11008
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "accelerate"])
+def test_the_trainer_takes_its_arguments(target, tmp_path, monkeypatch):
+    """On a CPU: mixed precision, fused AdamW and DeepSpeed itself are refused there, not here."""
+    reason = "transformers does not load here"
+    pytest.importorskip("accelerate", reason="a Trainer needs accelerate, which is not installed")
+    module = pytest.importorskip("transformers", reason=reason, exc_type=ImportError)
+    layout = Layout(dp=8, zero_stage=2, recompute="full", microbatch=2, microbatches=4)
+    _, path = write_export(plan_for(layout), target, tmp_path)
+    document = json.loads(path.read_text())
+    names = {field.name for field in dataclasses.fields(module.TrainingArguments)}
+    assert set(document) <= names
+    on_cpu = {key: value for key, value in document.items() if key not in ("deepspeed", "optim")}
+    monkeypatch.chdir(tmp_path)
+    (read,) = module.HfArgumentParser(module.TrainingArguments).parse_dict(
+        {**on_cpu, "bf16": False, "optim": "adamw_torch", "use_cpu": True}
+    )
+    assert read.per_device_train_batch_size == layout.microbatch
+    assert read.gradient_accumulation_steps == layout.microbatches
+    assert read.gradient_checkpointing == (target == "deepspeed")
+    assert module.training_args.OptimizerNames(document["optim"])
