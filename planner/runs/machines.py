@@ -94,7 +94,7 @@ def network_tier(text: str, per_node: int) -> Tier | None:
     """
     low = text.lower()
     link = next((e["link"] for e in words()["links"] if re.search(e["pattern"], low)), None)
-    found = re.search(r"(?:(\d+)\s*x\s*[^0-9]*)?(\d+(?:\.\d+)?)\s*(t|g)(b(?:ps|/s|it)?)?", low)
+    found = re.search(r"(\d+(?:\.\d+)?)\s*(t|g)(?:b(?:ps|/s|it)?)?", low)
     bare = re.search(r"(\d+)\s*x\s*omni-?path\s*(\d+)", low)
     if found is None and bare is None:
         return None
@@ -102,10 +102,12 @@ def network_tier(text: str, per_node: int) -> Tier | None:
         assert bare is not None
         cards, each = int(bare[1]), float(bare[2]) * GBIT
     else:
-        cards = int(found[1] or 1)
-        scale = 1000 if found[3] == "t" else 1
+        # "8x200Gb", "4x ConnectX-7 IB NDR 400Gb/s": the count stands before the name or rate.
+        counted = re.search(r"(\d+)\s*x\b|(\d+)x(?=\d)", low[: found.end()])
+        cards = int(counted[1] or counted[2]) if counted else 1
+        scale = 1000 if found[2] == "t" else 1
         bytewise = re.search(r"\d\s*GB", text) is not None
-        each = float(found[2]) * scale * (GB if bytewise else GBIT)
+        each = float(found[1]) * scale * (GB if bytewise else GBIT)
     if re.search(r"per gpu|per device", low):
         cards = per_node
     total = cards * each
@@ -134,11 +136,12 @@ def _habits(framework: str, gpu: str, notes: str) -> dict[str, Any]:
 
 def build_framework(row: Row) -> Framework:
     """The profile of the row's framework, with what its name and notes say of the kernels."""
-    framework = _load(habits(row)["profile"])
-    changes: dict[str, Any] = {}
-    for entry in words()["kernels"]:
-        if re.search(entry["pattern"], f"{row.text('model_name')}; {row.text('notes')}"):
-            changes |= entry["set"]
+    entry = habits(row)
+    framework = _load(entry["profile"])
+    changes: dict[str, Any] = dict(entry.get("settings", {}))
+    for kernel in words()["kernels"]:
+        if re.search(kernel["pattern"], f"{row.text('model_name')}; {row.text('notes')}"):
+            changes |= kernel["set"]
     return replace(framework, **changes) if changes else framework
 
 
