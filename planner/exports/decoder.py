@@ -69,7 +69,6 @@ def decoder_of(model: Model) -> tuple[Decoder, tuple[str, ...]]:
         )
     dense = first.feed_forward
     experts = dense if isinstance(dense, Experts) else None
-    head = model.head
     decoder = Decoder(
         num_layers=model.num_layers, hidden=model.hidden, ffn_hidden=dense.ffn_hidden,
         heads=attention.heads, kv_heads=attention.kv_heads, head_dim=attention.head_dim,
@@ -84,20 +83,27 @@ def decoder_of(model: Model) -> tuple[Decoder, tuple[str, ...]]:
         shared_ffn_hidden=experts.shared_ffn_hidden if experts else 0,
         sequence_length=model.sequence_length,
     )  # fmt: skip
+    return decoder, tuple(_missing(model, decoder, first))
+
+
+def _missing(model: Model, decoder: Decoder, last: TransformerLayer) -> list[str]:
+    """What a decoder's numbers do not hold: its parameters, counted again, are the test."""
+    kinds = len({run.block for run in model.layers})
+    if kinds > 1:
+        return [f"model: {kinds} kinds of layers; only the last is written"]
     missing = []
-    if len({block for block in layers}) > 1:
-        missing.append(f"model: {len(set(layers))} kinds of layers; only the last is written")
-    rebuilt = model_of(decoder, name=model.name)
-    if rebuilt.total_parameters != model.total_parameters and not missing:
+    rebuilt = model_of(decoder, name=model.name).total_parameters
+    if rebuilt != model.total_parameters:
         missing.append(
             f"model: {model.name} has {model.total_parameters} parameters, what can be said of "
-            f"it makes {rebuilt.total_parameters}"
+            f"it makes {rebuilt}"
         )
-    if first.parallel:
+    if last.parallel:
         missing.append("model: attention and feed-forward side by side")
-    if isinstance(head, Head) and (head.transform or head.bias) and not missing:
+    head = model.head
+    if isinstance(head, Head) and (head.transform or head.bias):
         missing.append("model: the head's transform or bias")
-    return decoder, tuple(missing)
+    return missing
 
 
 def model_of(decoder: Decoder, *, name: str = "imported") -> Model:

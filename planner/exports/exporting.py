@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.exports.core import Target, header
+from planner.exports.core import Said, Target, header
 from planner.exports.launch import EXECUTOR, launch_file, launch_of
 from planner.exports.targets import TARGETS, target_named
 from planner.files import document_text
@@ -57,16 +57,20 @@ def export_plan(
     if said.unsaid and not lossy:
         raise ValueError(refusal(target, said.unsaid))
     files = dict(target.write(said, plan))
-    remarks: tuple[str, ...] = ()
-    if not target.comment:
-        remarks = tuple(line for line in header(target.name, target.version, plan, said)
-                        if not line.startswith("NOT SAID"))  # fmt: skip
     if main_name and main_name != target.file_name:
         files = renamed(files, target.file_name, main_name)
     if launcher is not None:
         name, script = launch_file(launcher, launch_of(plan, target, said, files), image=image)
         files[name] = script
-    return Exported(files=files, unsaid=said.unsaid, remarks=remarks)
+    return Exported(files=files, unsaid=said.unsaid, remarks=_remarks(plan, target, said))
+
+
+def _remarks(plan: Plan, target: Target, said: Said) -> tuple[str, ...]:
+    """The header, where the file cannot hold it."""
+    if target.comment:
+        return ()
+    lines = header(target.name, target.version, plan, said)
+    return tuple(line for line in lines if not line.startswith("NOT SAID"))
 
 
 def refusal(target: Target, unsaid: tuple[str, ...]) -> str:

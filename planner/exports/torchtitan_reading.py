@@ -65,8 +65,6 @@ def reading_of(
         )
     names = {f: f"parallelism.{key}" for f, key in degrees.items()}
     batch = whole(training, "global_batch_size", -1)
-    pure = training.get("dtype") == "bfloat16"
-    wide = training.get("mixed_precision_param") == "float32"
     if batch < 1:
         settings["microbatches"] = local // settings["microbatch"]
     return Reading(
@@ -76,9 +74,15 @@ def reading_of(
                        "global_batch": "training.global_batch_size"},
         global_batch=max(batch, 0),
         sequence_length=whole(training, "seq_len", 2048),
-        precision="fp8" if float8 else "bf16-pure" if pure else "fp32" if wide else "bf16",
+        precision="fp8" if float8 else _precision(training),
         optimizer="adamw",
     )  # fmt: skip
+
+
+def _precision(training: Mapping[str, Any]) -> str:
+    if training.get("dtype") == "bfloat16":
+        return "bf16-pure"
+    return "fp32" if training.get("mixed_precision_param") == "float32" else "bf16"
 
 
 def _data_parallel(replicate: int, shard: int, cp: int) -> dict[str, Any]:
