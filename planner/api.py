@@ -9,6 +9,7 @@ from planner.calibration import Calibration, load_calibration
 from planner.executable import executable_words
 from planner.layout import Layout, parse_layout_settings
 from planner.local import calibration_name, has_calibration
+from planner.model import Model
 from planner.plan import Plan
 from planner.search import SearchResult, search
 from planner.setting import Setting, resolve
@@ -62,7 +63,7 @@ def calibration_of(setting: Setting, name: str) -> str:
 
 
 def recommend(
-    model: str,
+    model: str | Model,
     *,
     gpus: int,
     cluster: str | None = None,
@@ -82,7 +83,7 @@ def recommend(
     """Find the best way to train a model on so many devices.
 
     Args:
-        model: Preset name, or path to a Hugging Face ``config.json`` or its folder.
+        model: Preset name, or path to a Hugging Face ``config.json`` or its folder, or a model.
         gpus: Devices to plan for.
         cluster: Preset, TOML file, ``DEVICE:PERNODE`` or ``here``.
         global_batch: Sequences (images) per optimizer step.
@@ -121,9 +122,14 @@ def recommend(
     question = (setting.model, setting.job, setting.cluster, setting.framework, constants)
     result = search(*question, **given)
     if result.best is None:
-        # What rarely helps (offload, wider shard groups) may be all that is left.
-        wider = search(*question, **given, full=True)
-        result = wider if wider.best is not None else result
+        # What rarely helps (offload, wider shard groups) may be all that is left, and then
+        # what fits only if the estimate is right to the byte (shown as tight).
+        whole = setting.cluster.device.memory_bytes
+        for more in ({"full": True}, {"max_memory_bytes": max_memory_bytes or whole}):
+            wider = search(*question, **(given | more))
+            if wider.best is not None:
+                result = wider
+                break
     best = appraise(setting, result.best.layout, constants) if result.best else None
     return Recommendation(setting=setting, result=result, best=best, calibration=calibration)
 

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
     from planner.api import Recommendation
 
 
+OptionalModelOption = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="Preset, or a Hugging Face config.json or its folder."),
+]
+OptionalGpusOption = Annotated[
+    int | None,
+    typer.Option("--gpus", "-n", help="Devices to plan for; 0 for all that the cluster has."),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     app.command()(recommend)
@@ -35,8 +45,12 @@ def register(app: typer.Typer) -> None:
 
 
 def recommend(
-    model: ModelOption,
-    gpus: GpusOption,
+    model: OptionalModelOption = None,
+    gpus: OptionalGpusOption = None,
+    source: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="An existing run's configuration, instead of the flags."),
+    ] = None,
     cluster: ClusterOption = None,
     global_batch: BatchOption = None,
     sequence_length: LengthOption = None,
@@ -75,10 +89,13 @@ def recommend(
     check_writable(output)
     if top < 1:
         raise ValueError(f"--top must be at least 1, got {top}")
-    answer = ask(
-        model, gpus=gpus, cluster=cluster, global_batch=global_batch,
+    question = _question(
+        source, model=model, gpus=gpus, cluster=cluster, global_batch=global_batch,
         sequence_length=sequence_length, precision=precision, optimizer=optimizer,
-        framework=framework, calibration=calibration, fixed=fixed, only=only or [],
+        framework=framework,
+    )  # fmt: skip
+    answer = ask(
+        **question, calibration=calibration, fixed=fixed, only=only or [],
         forbid=forbid or [], top=top, executable=executable or cluster == "here",
         max_memory_bytes=parse_bytes(max_memory) if max_memory else 0,
     )  # fmt: skip
@@ -93,6 +110,31 @@ def recommend(
         from planner.report.plots import memory_figure, save
 
         save(memory_figure(answer.best), plot)
+
+
+def _question(source: list[Path] | None, **flags: Any) -> dict[str, Any]:
+    """The question of the flags; what they leave open is read from a configuration.
+
+    Raises:
+        ValueError: If nothing names the model or the devices.
+    """
+    if source:
+        from planner.exports.importing import import_run
+
+        names = ("model", "cluster", "global_batch", "sequence_length", "framework")
+        run = import_run(source, gpus=flags["gpus"] or 0, **{name: flags[name] for name in names})
+        setting, job = run.setting, run.setting.job
+        found = {
+            "model": setting.model, "gpus": setting.num_devices, "global_batch": job.global_batch,
+            "sequence_length": job.sequence_length, "precision": job.precision,
+            "optimizer": job.optimizer, "framework": job.framework,
+        }  # fmt: skip
+        flags = {name: found.get(name) if value is None else value
+                 for name, value in flags.items()}  # fmt: skip
+    for name in ("model", "gpus"):
+        if flags[name] is None:
+            raise ValueError(f"--{name} is missing; or name a run's configuration by --from FILE")
+    return flags
 
 
 def _print_recommendation(answer: "Recommendation", *, as_json: bool) -> None:

@@ -123,3 +123,20 @@ def test_report_writes_one_page(planner, plan_path, tmp_path):
     assert text.startswith("<!DOCTYPE html>")
     assert "2-way tensor parallelism" in text
     assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+def test_recommend_asks_the_question_of_a_configuration(planner, plan_path, tmp_path):
+    path = tmp_path / "arguments.txt"
+    planner("export", str(plan_path), "--to", "megatron-lm", "-o", str(path))
+    done = planner("recommend", "--from", str(path), "--gpus", "32", "--json")
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    before = json.loads(plan_path.read_text())
+    assert document["job"] == before["job"]
+    assert document["best"]["step_seconds"] < before["prediction"]["step_seconds"]
+
+
+def test_recommend_without_a_model_says_what_is_missing(planner):
+    done = planner("recommend", "--gpus", "8")
+    assert done.code == 2
+    assert "--model is missing" in done.err
