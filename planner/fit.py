@@ -35,7 +35,7 @@ class Constant:
 CONSTANTS = (
     Constant(name="overlap_slowdown", prior=0.15, width=0.3,
              measure="the same layout with and without overlapped gradient reduction"),
-    Constant(name="straggler_growth", prior=0.01, width=0.4,
+    Constant(name="straggler_growth", prior=0.01, width=0.25,
              measure="weak scaling of one layout from one node to many"),
     Constant(name="host_operation_seconds", prior=8e-6, width=0.5,
              measure="a small model at microbatch 1, where the host is the bottleneck"),
