@@ -21,6 +21,11 @@ LAUNCHERS = ("torchrun", "slurm", "kubernetes")
 FILE_NAMES = {"torchrun": "launch.sh", "slurm": "job.sbatch", "kubernetes": "trainjob.yaml"}
 PORT = 29500
 EXECUTOR = "executor"
+RESOURCES = {
+    "NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Intel": "habana.ai/gaudi",
+    "Google": "google.com/tpu", "AWS": "aws.amazon.com/neuron", "Huawei": "huawei.com/Ascend910",
+}  # fmt: skip
+"""What the vendors' Kubernetes device plugins call their devices."""
 HEREDOC = "END_OF_PLANNED_FILE"
 
 
@@ -38,6 +43,8 @@ class Launch:
     environment: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     """Configuration files, which must lie where the program starts."""
+    resource: str = RESOURCES["NVIDIA"]
+    """A device as Kubernetes counts it; empty where ranks are CPU processes."""
     accelerate: str = ""
     """Name of the file where ``accelerate launch`` starts the ranks instead of torchrun."""
     comments: tuple[str, ...] = ()
@@ -60,6 +67,19 @@ def nodes_of(plan: Plan) -> tuple[int, int]:
     return world // each, each
 
 
+def resource_of(plan: Plan) -> str:
+    """What Kubernetes calls the plan's devices; NVIDIA's where the cluster is not a preset."""
+    from planner.catalogue import load_cluster
+
+    if plan.cluster == "here":
+        return ""
+    try:
+        device = load_cluster(plan.cluster).device
+    except ValueError:
+        return RESOURCES["NVIDIA"]
+    return "" if device.kind == "cpu" else RESOURCES.get(device.vendor, RESOURCES["NVIDIA"])
+
+
 def launch_of(plan: Plan, target: Target | None, said: Said | None,
               files: Mapping[str, str]) -> Launch:  # fmt: skip
     """What a plan starts: a target's program, or this project's own executor."""
@@ -73,13 +93,15 @@ def launch_of(plan: Plan, target: Target | None, said: Said | None,
     if target is None or said is None:
         program: tuple[str, ...] = ("-m", "executor.worker", "plan.json", "--output",
                                     "measurement.json")  # fmt: skip
-        return Launch(name=_label(plan, name), nodes=nodes, per_node=each, program=program,
-                      files=tuple(files.items()), comments=comments)  # fmt: skip
+        return Launch(
+            name=_label(plan, name), nodes=nodes, per_node=each, program=program,
+            resource=resource_of(plan), files=tuple(files.items()), comments=comments,
+        )  # fmt: skip
     main = next(iter(files))
     module = main.removesuffix(".py")
     in_shell = target.name == "megatron-lm"
     return Launch(
-        name=_label(plan, name), nodes=nodes, per_node=each,
+        name=_label(plan, name), nodes=nodes, per_node=each, resource=resource_of(plan),
         program=tuple(
             word.replace("{file}", main).replace("{module}", module) for word in target.program
         ),
@@ -155,7 +177,8 @@ def slurm_script(launch: Launch) -> str:
     """An sbatch script: one task per node, which starts the node's ranks."""
     directives = [
         f"--job-name={launch.name}", f"--nodes={launch.nodes}", "--ntasks-per-node=1",
-        f"--gpus-per-node={launch.per_node}", "--exclusive", "--output=%x-%j.out",
+        *([f"--gpus-per-node={launch.per_node}"] if launch.resource else []),
+        "--exclusive", "--output=%x-%j.out",
         # Task numbers follow the node list, which Slurm orders by its topology.
         "--distribution=block",
     ]  # fmt: skip
@@ -193,7 +216,7 @@ def kubernetes_manifest(launch: Launch, *, image: str) -> str:
     script += _preparation(launch)
     # The runtime's variables are torchrun's own defaults; they are named to be seen.
     script += command_lines(launch, node_rank='"$PET_NODE_RANK"', head='"$PET_MASTER_ADDR"')
-    resources = {"nvidia.com/gpu": launch.per_node}
+    resources = {launch.resource or "cpu": launch.per_node}
     document: dict[str, Any] = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,16 @@ def test_a_kubernetes_job_brings_its_plan_along(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "executor.worker" in done.stdout
     assert read_plan(tmp_path / "plan.json") == plan_for(SIMPLE)
+
+
+@pytest.mark.parametrize("cluster, resource, flag", [
+    ("h100-8x400g", "nvidia.com/gpu", True), ("mi300x-8x400g", "amd.com/gpu", True),
+    ("laptop", "cpu", False), ("mine.toml", "nvidia.com/gpu", True),
+])  # fmt: skip
+def test_devices_are_asked_for_by_their_vendors_name(cluster, resource, flag):
+    plan = replace(plan_for(SIMPLE), cluster=cluster)
+    files = {launcher: next(iter(export_plan(plan, "executor", launcher=launcher).files.values()))
+             for launcher in ("kubernetes", "slurm")}  # fmt: skip
+    trainer = yaml.safe_load(files["kubernetes"])["spec"]["trainer"]
+    assert trainer["resourcesPerNode"]["limits"] == {resource: 8}
+    assert ("--gpus-per-node=8" in files["slurm"]) == flag
