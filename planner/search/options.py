@@ -113,7 +113,7 @@ class Options:
     def _split_numbers(self, pp: int, vpp: int, schedule: ScheduleName) -> list[int]:
         v_shaped = schedule in V_SHAPED
         found = candidate_splits(self.question, self.constraints, pp=pp, vpp=vpp,
-                                 v_shaped=v_shaped)  # fmt: skip
+                                 v_shaped=v_shaped, full=self.full)  # fmt: skip
         return [self._splits.setdefault(split, len(self._splits)) for split in found]
 
     def streams(self, tp: int, cp: int) -> Columns:

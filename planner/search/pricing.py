@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.calibration import Calibration
+from planner.cost.memory import load_margin
 from planner.cost.step import StepTable, step
 from planner.layout_table import LayoutTable
 from planner.rules import Question
@@ -21,12 +22,13 @@ class Pricing:
     question: Question
     calibration: Calibration
     max_memory_bytes: int = 0
-    """0 for all that the device has."""
+    """0 for what the device has, less the margin of the memory model's own error."""
 
     @property
     def limit_bytes(self) -> int:
-        """Bytes of one device that a layout may take."""
-        return self.max_memory_bytes or self.question.cluster.device.memory_bytes
+        """Bytes of one device that a layout may take by the estimate."""
+        whole = self.question.cluster.device.memory_bytes
+        return self.max_memory_bytes or int(whole / (1.0 + load_margin().share))
 
     @property
     def usd_per_second(self) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from planner.cost.memory.states import bytes_per_parameter
 from planner.rules import Question
 from planner.rules.batch import nearest_batches
 from planner.search.constraints import Constraints
@@ -42,12 +43,22 @@ def reference(
                  if n in ("fused_loss", "recompute", "offload_optimizer")},
     )  # fmt: skip
     count = 1
+    while count < _least_devices(pricing):
+        count *= 2
     while count < pricing.question.num_devices:
         found = best(with_devices(pricing, count), simple(free), False)
         if found is not None:
             return found, count
         count *= 2
     return None, pricing.question.num_devices
+
+
+def _least_devices(pricing: Pricing) -> float:
+    """Devices that hold one copy of the model's states between them, and nothing else."""
+    question = pricing.question
+    weights = bytes_per_parameter(question.job, question.framework)
+    each = weights.parameter + weights.gradient
+    return each * question.model.total_parameters / pricing.limit_bytes
 
 
 def fewer_devices(

@@ -25,7 +25,7 @@ class Candidate:
     device_bytes: int
     """The same as the device sees it: with fragmentation, communicators and context."""
     limit_bytes: int
-    """What the device has (or ``max_memory_bytes``)."""
+    """What the device has less the memory model's margin (or ``max_memory_bytes``)."""
     usd_per_step: float = 0.0
     """0 where the cluster states no price."""
 

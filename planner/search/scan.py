@@ -66,7 +66,9 @@ class Scan:
     def run(self, space: Space) -> Priced | None:
         """Scan a space; what may win, and the leaders of every chunk, with all axis orders."""
         space = self._reject_degrees(space)
-        self.reach = LARGE_REACH if len(space) > LARGE_SPACE else REACH
+        if len(space) > LARGE_SPACE:
+            self.reach = LARGE_REACH
+            space = space.take(_some_of_all_first(len(space.degrees)))
         for table in space.chunks():
             self._scan_chunk(table)
         if near := [n for n in map(self._still_near, self.unplaced) if len(n)]:
@@ -147,6 +149,12 @@ class Scan:
         self.considered += len(table)
         if len(table):
             yield table, near.take(owner)
+
+
+def _some_of_all_first(rows: int) -> NDArray[np.int64]:
+    """Every eighth row first, so that a good bound is met early."""
+    numbers = np.arange(rows)
+    return np.argsort(numbers % 8 != 0, kind="stable").astype(np.int64)
 
 
 def finalists(kept: Priced, pricing: Pricing, most: int) -> Priced:

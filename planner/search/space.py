@@ -41,8 +41,8 @@ class Space:
     def __len__(self) -> int:
         return int(self.sizes.sum())
 
-    def take(self, chosen: NDArray[np.bool_]) -> "Space":
-        """The rows of degrees that a mask picks."""
+    def take(self, chosen: NDArray[np.generic]) -> "Space":
+        """The rows of degrees that a mask or indices pick."""
         choices = tuple(Choice(lists=c.lists, key=c.key[chosen]) for c in self.choices)
         return Space(
             degrees=self.degrees.take(chosen), choices=choices, splits=self.splits,

@@ -14,7 +14,7 @@ from planner.search.constraints import Constraints
 
 
 def candidate_splits(
-    question: Question, constraints: Constraints, *, pp: int, vpp: int, v_shaped: bool
+    question: Question, constraints: Constraints, *, pp: int, vpp: int, v_shaped: bool, full: bool
 ) -> list[Split]:
     """Distinct splits for so many stages, the one balanced by time first."""
     stages = pp * vpp
@@ -27,8 +27,8 @@ def candidate_splits(
         even = even_split(question.model.num_layers, stages)
         found = [even] if len(set(even)) == 1 else []
     else:
-        found = [_balanced(question.model, pp, vpp, v_shaped, by_time=True),
-                 _balanced(question.model, pp, vpp, v_shaped, by_time=False)]  # fmt: skip
+        ways = (True, False) if vpp == 1 or full else (True,)
+        found = [_balanced(question.model, pp, vpp, v_shaped, by_time=way) for way in ways]
     return [Split(pp=pp, vpp=vpp, layers=s, v_shaped=v_shaped) for s in dict.fromkeys(found)]
 
 
