@@ -109,6 +109,8 @@ def test_experts_come_from_the_notes():
         ("400Gb RoCE per GPU", "roce", 50, 400),
         ("AWS EFA (3200 Gbps/node nominal)", "efa", 400, 400),
         ("InfiniBand 8x50 GB/s", "infiniband", 50, 400),
+        ("4x ConnectX-7 IB NDR 400Gb/s", "infiniband", 50, 200),
+        ("8x ConnectX-7 IB NDR 400Gb/s + 200Gb/s Ethernet NIC", "infiniband", 50, 400),
         ("25 Gb/s Ethernet", "ethernet", 3.125, 3.125),
     ],
 )
