@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from planner.calibration import Calibration, Spread, StepConstants
 from planner.cost.compute import generation_of
 from planner.predict_runs import predict_runs
+from planner.robust_fit import LARGEST_SHIFT, held_out_errors, linearise, solve
 from planner.runs import Run
 
 Floats = NDArray[np.float64]
@@ -48,10 +49,7 @@ RATE_WIDTH = 0.05
 """Belief about a generation's rate inside a step: within 5 % of the kernel benchmarks."""
 UNMEASURED_RATE_WIDTH = 0.15
 """The same for 4-bit products, of which there are hardly any benchmarks."""
-ROW_NOISE = 0.08  # of one published step time: rounding, jitter, unstated settings
 LEAST_SOURCE = 8  # rows
-PROBE = 0.2  # step of a constant, in widths, from which its slope is taken
-LARGEST_SHIFT = 3.0  # widths from the prior
 LEAST_SHIFT = 0.1
 """A constant whose uncertainty shrank by less than this share was not identified."""
 
@@ -95,13 +93,17 @@ def fit(
     base = start or Calibration()
     constants = _constants(chosen)
     groups, everything = np.array([run.group for run in chosen]), np.arange(len(chosen))
-    linear = _linearise(chosen, base, constants, np.zeros(len(constants)))
-    vector, _ = _solve(linear, everything, groups)
-    linear = _linearise(chosen, base, constants, vector)
-    vector, uncertainty = _solve(linear, everything, groups)
+
+    def errors_at(point: Floats) -> Floats:
+        return _log_errors(chosen, _with(base, constants, point))
+
+    linear = linearise(errors_at, np.zeros(len(constants)))
+    vector, _ = solve(linear, everything, groups)
+    linear = linearise(errors_at, vector)
+    vector, uncertainty = solve(linear, everything, groups)
     best = _with(base, constants, vector)
     errors = _log_errors(chosen, best)
-    held_out = _held_out_errors(linear, groups)
+    held_out = held_out_errors(linear, groups)
     everyone = [run for run in runs if run.step_seconds and run.outcome == "ran"]
     spread = spread_of(_log_errors(everyone, best) if len(everyone) > len(chosen) else held_out)
     unidentified = [
@@ -155,8 +157,11 @@ def cross_validate(runs: Sequence[Run], calibration: Calibration) -> CrossValida
     constants = _constants(timed)
     groups = np.array([run.group for run in timed])
     teaches = np.array([run.teaches for run in timed])
-    linear = _linearise(timed, calibration, constants, _point_of(calibration, constants))
-    errors = _held_out_errors(linear, groups, teaches)
+    linear = linearise(
+        lambda point: _log_errors(timed, _with(calibration, constants, point)),
+        _point_of(calibration, constants),
+    )
+    errors = held_out_errors(linear, groups, teaches)
     inside = np.zeros(len(timed), bool)
     for group in np.unique(groups):
         held = groups == group
@@ -238,65 +243,6 @@ def _log_errors(runs: Sequence[Run], calibration: Calibration) -> Floats:
     """ln(measured / predicted)."""
     predicted = predict_runs(runs, calibration, with_memory=False).step_seconds
     return np.log([float(run.step_seconds or 0) for run in runs]) - np.log(predicted)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Linear:
-    """ln(measured / predicted) near a point: ``errors - slopes @ (vector - point)``."""
-
-    point: Floats
-    errors: Floats
-    slopes: Floats
-
-
-def _linearise(
-    runs: Sequence[Run], base: Calibration, constants: Sequence[Constant], point: Floats
-) -> _Linear:
-    """One prediction of all runs per constant, and one more."""
-    errors = _log_errors(runs, _with(base, constants, point))
-    slopes = np.zeros((len(runs), len(constants)))
-    for place in range(len(constants)):
-        moved = point.copy()
-        moved[place] += PROBE
-        slopes[:, place] = (errors - _log_errors(runs, _with(base, constants, moved))) / PROBE
-    return _Linear(point=point, errors=errors, slopes=slopes)
-
-
-def _solve(linear: _Linear, rows: NDArray[np.intp], groups: NDArray[Any]) -> tuple[Floats, Floats]:
-    """The best point by some rows, and its uncertainty in units of each constant's width.
-
-    Robust: a row that is far off pulls no harder than one that is moderately off. Each source
-    weighs as the root of its size; the prior of every constant is one more row.
-    """
-    from scipy.optimize import least_squares
-
-    names, counts = np.unique(groups[rows], return_counts=True)
-    size = dict(zip(names.tolist(), counts.tolist(), strict=True))
-    weight = np.array([size[group] ** -0.25 for group in groups[rows].tolist()]) / ROW_NOISE
-
-    def residuals(vector: Floats) -> Floats:
-        errors = linear.errors[rows] - linear.slopes[rows] @ (vector - linear.point)
-        scaled = weight * errors
-        robust = np.sign(scaled) * np.sqrt(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0))
-        return np.concatenate([robust, vector])
-
-    found = least_squares(residuals, linear.point, bounds=(-LARGEST_SHIFT, LARGEST_SHIFT))
-    covariance = np.linalg.pinv(found.jac.T @ found.jac)
-    return found.x, np.sqrt(np.diag(covariance))
-
-
-def _held_out_errors(
-    linear: _Linear, groups: NDArray[Any], teaches: NDArray[np.bool_] | None = None
-) -> Floats:
-    """ln(measured / predicted) of each source by constants of all other sources."""
-    errors = linear.errors.copy()
-    for group in np.unique(groups):
-        held = np.flatnonzero(groups == group)
-        kept = np.flatnonzero((groups != group) & (True if teaches is None else teaches))
-        if len(kept):
-            vector, _ = _solve(linear, kept, groups)
-            errors[held] -= linear.slopes[held] @ (vector - linear.point)
-    return errors
 
 
 def _by_group(runs: Sequence[Run], errors: Floats) -> dict[str, float]:

@@ -4,31 +4,19 @@ Each op is priced by the kernel that runs it, each collective by the span of its
 result is one number per field and per distinct shard, so that stages are plain sums.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibration import StepConstants
-from planner.cluster import Cluster, span
+from planner.cluster import span
 from planner.cost import compute
-from planner.cost.comm import CommunicationConstants, collective_seconds, send_recv_seconds
-from planner.cost.compute import KernelConstants
-from planner.framework import Framework
+from planner.cost.comm import collective_seconds, send_recv_seconds
+from planner.cost.op_seconds import op_seconds
+from planner.cost.prices import Prices
 from planner.model import Bottleneck, Experts, TransformerLayer
 from planner.model.core import Block
-from planner.ops import (
-    Attention,
-    Collective,
-    Convolution,
-    Gemm,
-    Implementation,
-    MemoryBound,
-    Op,
-    Shard,
-)
+from planner.ops import Attention, Collective, Gemm, MemoryBound, Shard
 
 Floats = NDArray[np.float64]
 
@@ -54,41 +42,11 @@ FIELDS = (
 INDEX = {name: i for i, name in enumerate(FIELDS)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """All that pricing a block needs beside the shard."""
+EXPERT_HOST_LAYERS = 2.0
+"""Routing, sorting, permuting and exchanging tokens has as many calls as the rest of a layer."""
 
-    cluster: Cluster
-    kernels: KernelConstants
-    communication: CommunicationConstants
-    step: StepConstants
-    framework: Framework
-    implementation: Implementation
-    dtype: str
-    """Of matrix products; attention and the head stay at 16 bits under 8-bit recipes."""
-    frozen: bool = False
-    """Only small adapters train: weights get no gradient, replicas exchange next to nothing."""
-
-    @property
-    def host_rate(self) -> float:
-        """Speed of the hosts that come with such devices, over that of current ones."""
-        return self.step.host_rates.get(self.kernels.generation, 1.0)
-
-    def device_rate(self, dtype: str) -> float:
-        """Rate of matrix kernels inside a step over that in benchmarks.
-
-        Benchmarks of 8-bit products count a cast that training fuses, so these have their own.
-        """
-        rates, generation = self.step.device_rates, self.kernels.generation
-        usual = rates.get(generation, 1.0)
-        narrow = dtype in ("fp8", "fp4")
-        fitted = rates.get(f"{generation} {dtype}", usual) if narrow else usual
-        return fitted * self.cluster.compute_rate
-
-    @property
-    def wide_dtype(self) -> str:
-        """Of what an 8-bit recipe leaves in 16 bits."""
-        return "bf16" if self.dtype in ("fp8", "fp4") else self.dtype
+MERGED_BYTES = 10.0
+"""Per element: accumulator read and written in 32 bits, the new part read in 16."""
 
 
 def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: Prices) -> Floats:
@@ -109,7 +67,7 @@ def block_seconds(block: Block, shard: Shard, strides: dict[str, Any], prices: P
         if isinstance(op, Collective):
             _add_collective(result, ring, op=op, shard=shard, strides=strides, prices=prices)
             continue
-        passes, launches = _op_seconds(op, prices)
+        passes, launches = op_seconds(op, prices)
         if isinstance(op, Attention):
             passes = _with_merging(op, passes, shard, prices)
         scale = prices.step.expert_imbalance if op.group == "experts" else 1.0
@@ -200,103 +158,3 @@ def _call_seconds(
         return send_recv_seconds(bytes_sent, stride=stride, degree=degree, **given)
     lies = span(prices.cluster, degree=degree, stride=stride)
     return collective_seconds(op.kind, bytes_sent, span=lies, **given)
-
-
-def _op_seconds(op: Op, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
-    """(forward, input gradient, weight gradient) seconds and (forward, backward) launches."""
-    for kind, price in _PRICES.items():
-        if isinstance(op, kind):
-            return price(op, prices)
-    raise TypeError(f"no price for {type(op).__name__}")
-
-
-def _gemm(op: Gemm, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
-    dtype = prices.wide_dtype if op.group in ("head", "router") else prices.dtype
-    given: dict[str, Any] = {
-        "dtype": dtype,
-        "device": prices.cluster.device,
-        "constants": prices.kernels,
-    }
-    cast = dtype in ("fp8", "fp4") and not prices.framework.fused_quantise
-    if not op.weight:
-        once = compute.gemm_seconds(op.m, op.n, op.k, batch=op.batch, **given)
-        return (once, 2.0 * once, 0.0), (1, 2)
-    habits = prices.framework
-    accumulate = habits.gradient_bytes == 4 and not habits.separate_accumulation
-    if op.expert:
-        many = {**given, "quantise": cast}
-        return (
-            compute.grouped_gemm_seconds(op.batch, op.m, op.n, op.k, **many),
-            compute.grouped_gemm_seconds(op.batch, op.m, op.k, op.n, **many),
-            compute.grouped_gemm_seconds(
-                op.batch, op.n, op.k, op.m, accumulate=accumulate, **given
-            ),
-        ), (1, 2)
-    return (
-        compute.gemm_seconds(op.m, op.n, op.k, quantise=cast, **given),
-        compute.gemm_seconds(op.m, op.k, op.n, quantise=cast, **given),
-        compute.gemm_seconds(op.n, op.k, op.m, accumulate=accumulate, **given),
-    ), ((2, 4) if cast else (1, 2))
-
-
-EXPERT_HOST_LAYERS = 2.0
-"""Routing, sorting, permuting and exchanging tokens has as many calls as the rest of a layer."""
-
-MERGED_BYTES = 10.0
-"""Per element: accumulator read and written in 32 bits, the new part read in 16."""
-
-_LIBRARIES = {
-    "native": ("native", (1.0, 1.0)),
-    "flash2": ("flash2", (1.0, 1.0)),
-    "flash1": ("flash2", (1.5, 2.0)),
-}
-"""Library that is priced and how much slower a pass is. FlashAttention-2 is 1.3 to 1.5 times
-as fast as the Triton version in forward and twice as fast in backward (Dao 2023, section 4.1)."""
-
-
-def _attention(op: Attention, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
-    library, slower = _LIBRARIES[prices.framework.attention_library]
-    passes = [
-        slower[backward]
-        * compute.attention_seconds(
-            batch=op.batch, heads=op.heads, query_length=op.query_length,
-            key_length=op.key_length, head_dim=(op.head_dim + op.value_head_dim) / 2,
-            causal=op.causal, fused=op.fused, backward=backward, dtype=prices.wide_dtype,
-            device=prices.cluster.device, constants=prices.kernels,
-            library=library,
-        )
-        for backward in (False, True)
-    ]  # fmt: skip
-    return (passes[0], passes[1], 0.0), ((2, 3) if op.fused else (5, 8))
-
-
-def _convolution(op: Convolution, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
-    given: dict[str, Any] = {
-        "batch": op.batch, "in_channels": op.in_channels, "out_channels": op.out_channels,
-        "height": op.height * op.stride, "width": op.width * op.stride, "kernel": op.kernel,
-        "stride": op.stride, "groups": op.groups, "dtype": prices.dtype,
-        "device": prices.cluster.device, "constants": prices.kernels,
-    }  # fmt: skip
-    backward = compute.convolution_seconds(backward=True, **given)
-    return (compute.convolution_seconds(**given), backward / 2, backward / 2), (1, 2)
-
-
-def _memory(op: MemoryBound, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
-    given: dict[str, Any] = {"device": prices.cluster.device, "constants": prices.kernels}
-    more = prices.framework.elementwise_traffic
-    forward, backward = (
-        compute.memory_bound_seconds(more * moved, launches=launches, **given)
-        for moved, launches in (
-            (op.forward_bytes, op.forward_launches),
-            (op.backward_bytes, op.backward_launches),
-        )
-    )
-    return (forward, backward, 0.0), (op.forward_launches, op.backward_launches)
-
-
-_PRICES: dict[type[Op], Callable[..., Any]] = {
-    Gemm: _gemm,
-    Attention: _attention,
-    Convolution: _convolution,
-    MemoryBound: _memory,
-}

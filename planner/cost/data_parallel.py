@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cluster import span
-from planner.cost.blocks import Prices
 from planner.cost.comm import collective_seconds
+from planner.cost.prices import Prices
 from planner.cost.stages import distinct_rows
 from planner.job import Job
 from planner.layout_table import LayoutTable

@@ -7,7 +7,8 @@ it; what backward recomputes counts with backward.
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.blocks import INDEX, Prices
+from planner.cost.blocks import INDEX
+from planner.cost.prices import Prices
 from planner.cost.stage_kinds import StageKinds
 from planner.layout_table import RECOMPUTES, LayoutTable
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.blocks import Prices, block_seconds
+from planner.cost.blocks import block_seconds
 from planner.cost.passes import stage_passes
+from planner.cost.prices import Prices
 from planner.cost.stage_kinds import StageKinds, stage_kinds
 from planner.distinct import distinct_rows as distinct
 from planner.job import Job

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from planner.calibration import Calibration
 from planner.cluster import Cluster
-from planner.cost.blocks import Prices
 from planner.cost.comm import default_communication, send_recv_seconds
 from planner.cost.compute import default_constants
 from planner.cost.data_parallel import replicas
 from planner.cost.pipeline import bubble_seconds
+from planner.cost.prices import Prices
 from planner.cost.stages import StageCosts, distinct_rows, stage_costs
 from planner.cost.step_end import (
     data_parallel_seconds,

@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cluster import Cluster
-from planner.cost.blocks import Prices
 from planner.cost.compute import memory_bound_seconds
 from planner.cost.data_parallel import Replicas
+from planner.cost.prices import Prices
 from planner.cost.stages import StageCosts
 from planner.job import OPTIMIZER_STATE_BYTES, Job
 from planner.layout_table import LayoutTable
