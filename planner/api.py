@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from planner.appraisal import Appraisal, appraise, complete_layout, plan_of
+from planner.appraisal import Appraisal, appraise, complete_layout, plan_of, question_of
 from planner.calibration import Calibration, load_calibration
 from planner.executable import executable_words
 from planner.layout import Layout, parse_layout_settings
@@ -12,6 +12,9 @@ from planner.local import calibration_name, has_calibration
 from planner.model import Model
 from planner.plan import Plan
 from planner.search import SearchResult, search
+from planner.search.pricing import Pricing
+from planner.search.teach import Lesson
+from planner.search.teach import teach as walk_checklist
 from planner.setting import Setting, resolve
 
 
@@ -24,6 +27,12 @@ class Recommendation:
     best: Appraisal | None
     """None if nothing fits; ``result.remedies`` then says what would."""
     calibration: str
+
+    def lesson(self) -> Lesson:
+        """The rule of thumb, walked with this job's numbers, beside what was computed."""
+        constants = load_calibration(self.calibration)
+        pricing = Pricing(question=question_of(self.setting), calibration=constants)
+        return walk_checklist(pricing, self.result)
 
     def plan(self, *, rank: int = 0, command: str = "") -> Plan:
         """The plan of the best layout, or of a runner-up, for the executor.

@@ -7,6 +7,7 @@ from planner.cluster import Cluster
 from planner.framework import Framework
 from planner.job import OPTIMIZER_STATE_BYTES, PRECISIONS, Job
 from planner.model import Model
+from planner.plan import Plan
 from planner.units import format_bytes, format_count
 
 DEFAULT_CLUSTER = "a100-80g-8x200g"
@@ -118,6 +119,24 @@ def resolve(
         num_devices=devices,
         assumptions=tuple(a for a in _describe(read, machine, job) if said.get(a.flag) is None),
     )
+
+
+def setting_of(plan: Plan, *, cluster: str | None = None) -> Setting:
+    """The question that a plan answers.
+
+    Args:
+        plan: As read from its file.
+        cluster: Where the plan's own cluster is not known by its name.
+
+    Raises:
+        ValueError: If the cluster is not known.
+    """
+    job = plan.job
+    return resolve(
+        model=plan.model, num_devices=plan.layout.world_size, cluster=cluster or plan.cluster,
+        global_batch=job.global_batch, sequence_length=job.sequence_length,
+        precision=job.precision, optimizer=job.optimizer, framework=job.framework,
+    )  # fmt: skip
 
 
 def _count_devices(cluster: Cluster, num_devices: int) -> int:

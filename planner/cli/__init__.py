@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from planner.cli import check, hand, know, run, think
+from planner.cli import check, hand, know, run, think, why
 
 app = typer.Typer(
     name="planner",
@@ -18,7 +18,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for room in (think, know, run, check, hand):
+for room in (think, know, run, check, hand, why):
     room.register(app)
 
 

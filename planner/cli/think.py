@@ -72,6 +72,9 @@ def recommend(
         str | None, typer.Option("--max-memory", help="Of one device, such as 60GiB.")
     ] = None,
     top: Annotated[int, typer.Option("--top", help="Layouts to list.")] = 6,
+    teach: Annotated[
+        bool, typer.Option("--teach", help="Walk the rule of thumb with this job's numbers.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where the plan goes.")
     ] = None,
@@ -100,6 +103,10 @@ def recommend(
         max_memory_bytes=parse_bytes(max_memory) if max_memory else 0,
     )  # fmt: skip
     _print_recommendation(answer, as_json=as_json)
+    if teach and not as_json:
+        from planner.report.why import lesson_group
+
+        console().print(lesson_group(answer.lesson()))
     if answer.best is None:
         raise typer.Exit(1)
     if output is not None:

@@ -6,7 +6,7 @@ from planner.compare import Comparison
 from planner.plan import Plan
 from planner.report.page import Report
 from planner.search import search
-from planner.setting import resolve
+from planner.setting import setting_of
 
 
 def gather(
@@ -22,12 +22,7 @@ def gather(
     Raises:
         ValueError: If the cluster is not known, or the layout breaks a rule there.
     """
-    job = plan.job
-    setting = resolve(
-        model=plan.model, num_devices=plan.layout.world_size, cluster=cluster or plan.cluster,
-        global_batch=job.global_batch, sequence_length=job.sequence_length,
-        precision=job.precision, optimizer=job.optimizer, framework=job.framework,
-    )  # fmt: skip
+    setting = setting_of(plan, cluster=cluster)
     constants = load_calibration(plan.calibration)
     results = {}
     for devices in scaling_devices(setting.num_devices, setting.cluster.num_devices):
