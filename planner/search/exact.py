@@ -150,19 +150,16 @@ def _makespans(group: Group, microbatches: int, overlap: bool) -> Floats:
     """Of many layouts of one program; long programs by their first rounds.
 
     Once every rank is busy, ``pp`` more microbatches add ``pp`` times the slowest rank's work
-    and nothing less is possible. Where two rounds in a row add just that, so do all others;
-    where they do not, the whole program is played.
+    and nothing less is possible. Where one round adds just that, so do all later ones (tests
+    hold this to whole programs); where it does not, the whole program is played.
     """
     short = ROUNDS * group.pp + microbatches % group.pp
-    if microbatches <= short + 2 * group.pp:
+    if microbatches <= short + group.pp:
         return _play(group, microbatches, overlap)
-    once, twice, thrice = (_play(group, short + extra * group.pp, overlap) for extra in range(3))
-    slowest = group.pp * _slowest_seconds(group, overlap)
-    steady = np.isclose(twice - once, slowest, rtol=1e-9) & np.isclose(
-        thrice - twice, slowest, rtol=1e-9
-    )
-    rounds = (microbatches - short) // group.pp - 2
-    result = thrice + rounds * (thrice - twice)
+    once, twice = (_play(group, short + extra * group.pp, overlap) for extra in range(2))
+    round_seconds = group.pp * _slowest_seconds(group, overlap)
+    steady = np.isclose(twice - once, round_seconds, rtol=1e-9)
+    result = twice + ((microbatches - short) // group.pp - 1) * round_seconds
     rest = np.flatnonzero(~steady)
     if len(rest):
         result[rest] = _play(_rows(group, rest), microbatches, overlap)

@@ -10,8 +10,9 @@ from planner.search.constraints import Constraints
 from planner.search.pricing import Pricing
 from planner.search.result import Candidate, Remedy
 
-Best = Callable[[Pricing, Constraints, bool], Candidate | None]
-"""The best layout of a question, quickly; the flag asks for the full space."""
+Best = Callable[..., Candidate | None]
+"""The best layout of a question, quickly: (pricing, constraints, full space or not), and a
+step that it must beat."""
 
 SIMPLE: dict[str, tuple[object, ...]] = {
     "cp": (1,), "vpp": (1,), "schedule": ("1f1b",), "etp": (1,), "offload_optimizer": (False,),
@@ -70,7 +71,8 @@ def fewer_devices(
               devices - 1}  # fmt: skip
     found = []
     for count in sorted(c for c in counts if 0 < c < devices):
-        other = best(with_devices(pricing, count), simple(constraints), False)
+        fewer = with_devices(pricing, count)
+        other = best(fewer, simple(constraints), False, bound=now.step_seconds)
         if other is not None and other.step_seconds < now.step_seconds:
             found.append(
                 Remedy(

@@ -102,9 +102,11 @@ def search(
     )
 
 
-def best_of(pricing: Pricing, constraints: Constraints, full: bool) -> Candidate | None:
-    """Only the best layout of a question, or None if nothing fits."""
-    scan = Scan(pricing=pricing, constraints=constraints)
+def best_of(
+    pricing: Pricing, constraints: Constraints, full: bool, bound: float = np.inf
+) -> Candidate | None:
+    """Only the best layout of a question, or None if nothing fits or beats the bound."""
+    scan = Scan(pricing=pricing, constraints=constraints, bound=bound)
     kept = scan.run(build_space(pricing.question, constraints, full=full))
     if kept is None:
         return None

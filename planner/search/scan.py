@@ -66,6 +66,8 @@ class Scan:
     def run(self, space: Space) -> Priced | None:
         """Scan a space; what may win, and the leaders of every chunk, with all axis orders."""
         space = self._reject_degrees(space)
+        if np.isfinite(self.bound):
+            self.reach = 1.0
         if len(space) > LARGE_SPACE:
             self.reach = LARGE_REACH
             space = space.take(_some_of_all_first(len(space.degrees)))

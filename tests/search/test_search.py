@@ -134,7 +134,7 @@ def sample_table(pricing, rows=400, seed=0):
 
 def test_played_equals_estimate(llama):
     """Many at once, long programs by their first rounds: the same as one by one."""
-    table = sample_table(llama, rows=40)
+    table = sample_table(llama, rows=120)
     zeros = np.zeros(len(table))
     priced, _ = timed(table, llama, zeros, zeros)
     many = played(priced, llama).step_seconds
