@@ -170,6 +170,6 @@ class Options:
                 "offload_optimizer": column([r[1] for r in rows])}  # fmt: skip
 
 
-def _with(options: Sequence[int], asked: Sequence[object]) -> list[int]:
+def _with(options: Sequence[int], asked: Sequence[Any]) -> list[int]:
     """The options, or what was asked for, whether legal or not: a rule will say so."""
     return [int(v) for v in asked] if asked else list(options)
