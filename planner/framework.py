@@ -62,6 +62,9 @@ class Framework:
     elementwise_traffic: float = 1.0
     """Bytes that norms, activations, dropout and loss really move over those of kernels that
     read each input and write each output once: eager programs cast, copy and split."""
+    autocast_traffic: float = 1.0
+    """The same again for transformers in 16 bits: automatic mixed precision runs norms,
+    softmax, activations and loss in 32 bits, with casts before and after."""
     separate_accumulation: bool = False
     """Weight gradients are written and then added to a float32 buffer by a pass of their own."""
     fused_quantise: bool = False

@@ -83,7 +83,7 @@ def _convolution(op: Convolution, prices: Prices) -> tuple[tuple[Any, Any, Any],
 
 def _memory(op: MemoryBound, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
     given: dict[str, Any] = {"device": prices.cluster.device, "constants": prices.kernels}
-    more = prices.framework.elementwise_traffic
+    more = prices.elementwise_traffic
     forward, backward = (
         compute.memory_bound_seconds(more * moved, launches=launches, **given)
         for moved, launches in (

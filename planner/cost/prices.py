@@ -22,6 +22,8 @@ class Prices:
     implementation: Implementation
     dtype: str
     """Of matrix products; attention and the head stay at 16 bits under 8-bit recipes."""
+    elementwise_traffic: float = 1.0
+    """Of the framework's habit, and of the job's numbers."""
     frozen: bool = False
     """Only small adapters train: weights get no gradient, replicas exchange next to nothing."""
 

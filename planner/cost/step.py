@@ -89,8 +89,15 @@ def prices_of(
         framework=framework,
         implementation=framework.implementation(job, fused_loss=False),
         dtype=_dtype_of(job, cluster),
+        elementwise_traffic=_elementwise_traffic(model, job, framework),
         frozen=job.lora_rank > 0,
     )
+
+
+def _elementwise_traffic(model: Model, job: Job, framework: Framework) -> float:
+    """Convolutional nets keep 16 bits in batch norms, transformers under autocast do not."""
+    narrow = job.numbers.activation_bytes == 2 and model.family != "convolution"
+    return framework.elementwise_traffic * (framework.autocast_traffic if narrow else 1.0)
 
 
 def _dtype_of(job: Job, cluster: Cluster) -> str:
