@@ -10,7 +10,7 @@ from planner.search.constraints import Constraints
 
 Integers = NDArray[np.int64]
 DEGREES = ("dp", "tp", "pp", "cp", "ep", "etp")
-USUAL_TOKENS_PER_RANK = 512
+USUAL_TOKENS_PER_RANK = 1024
 """Of one sequence that the usual space leaves a rank under context parallelism."""
 
 

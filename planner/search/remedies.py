@@ -67,8 +67,9 @@ def fewer_devices(
 ) -> tuple[Remedy, ...]:
     """Smaller numbers of devices that would be faster than all of them, fastest first."""
     devices, node = pricing.question.num_devices, pricing.question.cluster.devices_per_node
-    counts = {1 << (devices.bit_length() - 1), devices // node * node, devices // 2, node,
-              devices - 1}  # fmt: skip
+    counts = {1 << (devices.bit_length() - 1), devices // node * node, devices // 2, node}
+    if devices % 2:
+        counts.add(devices - 1)
     found = []
     for count in sorted(c for c in counts if 0 < c < devices):
         fewer = with_devices(pricing, count)

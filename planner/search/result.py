@@ -88,6 +88,8 @@ class SearchResult:
     """Layouts of the space, those that a rule or a bound spared from pricing included."""
     fitting: int = 0
     """Layouts that break no rule and fit into memory."""
+    outpaced: int = 0
+    """Legal layouts so slow by their bare work that their memory was not even asked."""
     priced: int = 0
     """Layouts whose time was worked out; the others cannot win, by a bound."""
     rejected: Mapping[str, int] = field(default_factory=dict)

@@ -96,6 +96,7 @@ def search(
         ),
         considered=scan.considered,
         fitting=scan.fitting,
+        outpaced=scan.outpaced,
         priced=scan.priced,
         rejected=dict(scan.counts),
         search_seconds=time.perf_counter() - began,

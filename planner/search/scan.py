@@ -58,10 +58,13 @@ class Scan:
     unplaced: list[Priced] = field(default_factory=list)
     """What another axis order may bring to the top."""
 
+    outpaced: int = 0
+    """Legal layouts whose bare work alone is beyond reach; their memory was not asked."""
+
     @property
     def fitting(self) -> int:
         """Layouts that break no rule and fit into memory."""
-        return self.considered - sum(self.counts.values())
+        return self.considered - sum(self.counts.values()) - self.outpaced
 
     def run(self, space: Space) -> Priced | None:
         """Scan a space; what may win, and the leaders of every chunk, with all axis orders."""
@@ -117,7 +120,10 @@ class Scan:
         """The layouts whose bare work, shared out evenly and without idling, is in reach."""
         if not np.isfinite(self.bound) or not len(table):
             return table
-        return table.take(least_work_seconds(table, self.pricing) <= self.reach * self.bound)
+        near = least_work_seconds(table, self.pricing) <= self.reach * self.bound
+        layers = layers_per_rank(table, self.pricing.question.model.num_layers)
+        self.outpaced += int(self._ways(layers)[~near].sum())
+        return table.take(near)
 
     def _price(self, fit: Fitting) -> None:
         priced, found = timed(fit.table, self.pricing, fit.peak_bytes, fit.device_bytes)

@@ -27,7 +27,8 @@ def candidate_splits(
         even = even_split(question.model.num_layers, stages)
         found = [even] if len(set(even)) == 1 else []
     else:
-        ways = (True, False) if vpp == 1 or full else (True,)
+        # Chunks even out both ends, and experts make the space large enough without them.
+        ways = (True, False) if vpp == 1 or full or not question.experts else (True,)
         found = [_balanced(question.model, pp, vpp, v_shaped, by_time=way) for way in ways]
     return [Split(pp=pp, vpp=vpp, layers=s, v_shaped=v_shaped) for s in dict.fromkeys(found)]
 

@@ -247,7 +247,9 @@ def test_front_has_no_beaten_member(llama):
 
 def test_counts_add_up(llama):
     answer = ask(llama)
-    assert answer.considered == answer.fitting + sum(answer.rejected.values())
+    spared = answer.outpaced + sum(answer.rejected.values())
+    assert answer.considered == answer.fitting + spared
+    assert answer.fitting > 0 and answer.outpaced >= 0
     assert answer.priced <= answer.considered
 
 
