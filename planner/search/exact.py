@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.stages import stage_costs
 from planner.cost.step import StepTable, hides_sends, prices_of, working_seconds
 from planner.distinct import distinct_rows
 from planner.layout import ScheduleName
-from planner.layout_table import SCHEDULES, WHOLE, LayoutTable, Split
+from planner.layout_table import SCHEDULES, LayoutTable
 from planner.schedules import stage_ranks
 from planner.schedules.closed_form import least_seconds, stage_sums
 from planner.schedules.program import program_of
 from planner.schedules.timeline import makespan_seconds
-from planner.search.orders import ideal
 from planner.search.pricing import Priced, Pricing, steps
 
 Floats = NDArray[np.float64]
@@ -69,32 +67,6 @@ def groups(
             passes=stages.passes(split, place),
             send_seconds=found.send_seconds[rows] + pricing.calibration.step.pipeline_sync_seconds,
         )
-
-
-WORK = ("tp", "sequence_parallel", "cp", "ulysses", "ep", "etp", "microbatch", "microbatches",
-        "fused_loss", "pp")  # fmt: skip
-"""What the bare work of a layout depends on."""
-
-
-def least_work_seconds(table: LayoutTable, pricing: Pricing) -> Floats:
-    """What no split, schedule, order, recomputation or ZeRO stage can beat.
-
-    All microbatches through the whole model, shared out evenly over the pipeline, every axis
-    with neighbouring ranks. The model is taken as one stage: host time that kernels hide in
-    one stage can only hide less when stages are cut.
-    """
-    first, kind = distinct_rows(getattr(table, name) for name in WORK)
-    few = ideal(table.take(first))
-    zero = np.zeros(len(first), np.int64)
-    whole = replace(
-        few, split=zero, splits=(Split(pp=1, vpp=1, layers=WHOLE),), order=zero,
-        recompute=zero, recompute_layers=zero, zero_stage=zero, shard_group=zero + 1,
-    )  # fmt: skip
-    q = pricing.question
-    prices = prices_of(q.model, q.job, q.cluster, q.framework, pricing.calibration)
-    stages = stage_costs(q.model, q.job, whole, prices)
-    once = (stages.forward_sum + stages.backward_sum)[stages.inverse]
-    return (few.microbatches * once / few.pp)[kind]
 
 
 def least_steps(table: LayoutTable, found: StepTable, pricing: Pricing, rows: Integers) -> Floats:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from planner.cost.memory import memory
 from planner.layout_table import RECOMPUTES, LayoutTable
+from planner.rules.pipeline import cannot_recompute
 from planner.search.constraints import Constraints
 from planner.search.pricing import Pricing
 
@@ -78,12 +79,17 @@ def fitting_modes(
         asked = constraints.wanted("recompute_layers") if mode == FULL else ()
         layers = int(asked[0]) if asked else 0
         found = _priced(with_mode(table, mode, layers), pricing)
-        fits[mode] = found.device_bytes <= pricing.limit_bytes
-        counts["memory"] += int((~fits[mode]).sum())
+        may = np.ones(len(table), bool)
+        if mode != NONE:
+            may = ~cannot_recompute(table, pricing.question)
+            counts["split backward"] += int((~may).sum())
+        fits[mode] = may & (found.device_bytes <= pricing.limit_bytes)
+        counts["memory"] += int((may & ~fits[mode]).sum())
         yield _take(found, fits[mode])
         everything = found.device_bytes
     if recomputes_some(pricing, constraints):
         plain = fits.get(NONE, np.zeros(len(table), bool))
+        plain = plain | cannot_recompute(table, pricing.question)
         yield _partial(table, pricing, plain=plain, everything=everything, counts=counts)
 
 

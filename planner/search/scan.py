@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from planner.cost.step import StepTable
 from planner.layout_table import LayoutTable
 from planner.rules import RULES, broken_rules
+from planner.search.bounds import bounds_of
 from planner.search.constraints import Constraints
-from planner.search.exact import least_steps, least_work_seconds, played
+from planner.search.exact import least_steps, played
 from planner.search.modes import (
     Fitting,
     fitting_modes,
@@ -117,13 +118,16 @@ class Scan:
                     self._price(fit)
 
     def _in_reach(self, table: LayoutTable) -> LayoutTable:
-        """The layouts whose bare work, shared out evenly and without idling, is in reach."""
-        if not np.isfinite(self.bound) or not len(table):
+        """The layouts whose bare states fit and whose bare work is in reach."""
+        if not len(table):
             return table
-        near = least_work_seconds(table, self.pricing) <= self.reach * self.bound
-        layers = layers_per_rank(table, self.pricing.question.model.num_layers)
-        self.outpaced += int(self._ways(layers)[~near].sum())
-        return table.take(near)
+        least = bounds_of(table, self.pricing)
+        ways = self._ways(layers_per_rank(table, self.pricing.question.model.num_layers))
+        small = least.state_bytes <= self.pricing.limit_bytes
+        near = least.seconds <= self.reach * self.bound
+        self.counts["memory"] += int(ways[~small].sum())
+        self.outpaced += int(ways[small & ~near].sum())
+        return table.take(small & near)
 
     def _price(self, fit: Fitting) -> None:
         priced, found = timed(fit.table, self.pricing, fit.peak_bytes, fit.device_bytes)

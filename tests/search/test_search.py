@@ -21,8 +21,9 @@ from planner.layout_table import tabulate
 from planner.model import Run
 from planner.rules import Question, broken_rules, explain_rules
 from planner.search import read_constraints, search
+from planner.search.bounds import bounds_of
 from planner.search.constraints import Constraints
-from planner.search.exact import least_steps, least_work_seconds, played
+from planner.search.exact import least_steps, played
 from planner.search.modes import fitting_modes
 from planner.search.orders import ORDERS, ideal, with_orders
 from planner.search.pricing import Pricing, steps, timed
@@ -154,7 +155,11 @@ def test_least_step_is_never_above_the_exact_step(llama):
     exact = played(priced, llama).step_seconds
     least = least_steps(table, found, llama, np.arange(len(table)))
     assert (least <= exact * (1 + 1e-9)).all()
-    assert (least_work_seconds(table, llama) <= exact * (1 + 1e-9)).all()
+    bare = bounds_of(table, llama)
+    assert (bare.seconds <= exact * (1 + 1e-9)).all()
+    q = llama.question
+    held = memory(q.model, q.job, q.framework, table, device=q.cluster.device).allocated
+    assert (bare.state_bytes <= held * (1 + 1e-9)).all()
 
 
 def test_no_order_beats_neighbouring_ranks(llama):
