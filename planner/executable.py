@@ -5,14 +5,7 @@ the search away from what it would refuse.
 """
 
 FIXED = "fused_loss=off"
-FORBIDDEN = (
-    "cp",
-    "etp",
-    "offload_optimizer",
-    "schedule=dualpipe",
-    "schedule=zb-h1",
-    "schedule=zbv",
-)
+FORBIDDEN = ("cp_kind=ring", "etp", "offload_optimizer", "schedule=dualpipe")
 
 
 def executable_words(fixed: str, forbid: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

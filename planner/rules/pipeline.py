@@ -9,7 +9,7 @@ from planner.framework import Framework
 from planner.layout import Layout
 from planner.layout_table import SCHEDULES, LayoutTable
 from planner.rules.core import Booleans, Question, Rule, divisors, two_nearest
-from planner.schedules import why_not
+from planner.schedules import SPLIT_BACKWARD, why_not
 
 
 def even_split(num_layers: int, num_stages: int) -> tuple[int, ...]:
@@ -150,10 +150,41 @@ def _explain_tied(layout: Layout, question: Question) -> str:
     )
 
 
+_SPLITTING = np.array([name in SPLIT_BACKWARD for name in SCHEDULES])
+
+
+def cannot_recompute(table: LayoutTable, question: Question) -> Booleans:
+    """PyTorch computes the two halves of a split backward from one saved graph.
+
+    Recomputation rebuilds that graph in the first half only, and FSDP2 frees what the second
+    would need.
+    """
+    apart: Booleans = _SPLITTING[table.schedule] & (table.pp > 1)
+    return apart & (question.framework.backend == "torch")
+
+
+def _splits(table: LayoutTable, question: Question) -> Booleans:
+    wanted: Booleans = (table.recompute > 0) | (table.zero_stage >= 2)
+    return cannot_recompute(table, question) & wanted
+
+
+def _explain_splits(layout: Layout, question: Question) -> str:
+    if layout.recompute != "none":
+        return (
+            f"recompute={layout.recompute}: {layout.schedule} splits backward, which PyTorch "
+            "cannot recompute; use recompute=none or schedule=1f1b"
+        )
+    return (
+        f"zero={layout.zero_stage}: FSDP2 cannot follow the split backward of {layout.schedule}; "
+        "use zero=1 or schedule=1f1b"
+    )
+
+
 PIPELINE_RULES: tuple[Rule, ...] = (
     Rule(name="pipeline", broken=_no_pipeline, reason=_explain_no_pipeline),
     Rule(name="virtual stages", broken=_chunks, reason=_explain_chunks),
     Rule(name="layers", broken=_layers, reason=_explain_layers),
     Rule(name="schedule", broken=_schedule, reason=_explain_schedule),
+    Rule(name="split backward", broken=_splits, reason=_explain_splits),
     Rule(name="tied weights", broken=_tied, reason=_explain_tied),
 )
