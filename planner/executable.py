@@ -5,7 +5,7 @@ the search away from what it would refuse.
 """
 
 FIXED = "fused_loss=off"
-FORBIDDEN = ("cp_kind=ring", "etp", "offload_optimizer", "schedule=dualpipe")
+FORBIDDEN = ("cp", "etp", "offload_optimizer", "schedule=dualpipe")
 
 
 def executable_words(fixed: str, forbid: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
