@@ -115,6 +115,12 @@ def render(validation: Validation, constants: int, held_out: Floats, coverage: f
         "",
         f"{constants} fitted constants, {found['overall']['scored']} measured steps.",
         "",
+        "Not among them, and not held out: habits of the framework profiles (host time per "
+        "layer, elementwise traffic, shares of overlap) and the measured figures of three "
+        "machines (`playbook-h100-efa`, `jean-zay-a100`, `jean-zay-v100`), which were set by "
+        "hand while looking at these same runs. A new framework or fabric will fare worse "
+        "than the held-out figures say.",
+        "",
         "| figure | value | limit | holds |",
         "|---|---|---|---|",
         *(f"| {g.text} | {_number(g)} | {g.limit} | {'yes' if g.holds else 'no'} |"
