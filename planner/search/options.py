@@ -100,7 +100,7 @@ class Options:
         largest: dict[int, int] = {}
         for vpp in range(1, most + 1):
             largest.setdefault(-(-layers // (pp * vpp)), vpp)
-        if not self.full:
+        if self.question.experts and not self.full:
             largest = {chunk: vpp for chunk, vpp in largest.items() if vpp & (vpp - 1) == 0}
         counts = {1, 2, *largest.values(), *self.constraints.wanted("vpp")}
         backend = self.question.framework.backend
@@ -152,7 +152,9 @@ class Options:
         groups = [cp * d for d in divisors(replicas // cp) if 1 < cp * d < replicas]
         if not self.full:
             node = self.question.cluster.devices_per_node
-            groups = [g for g in groups if g <= node][-1:]
+            groups = [g for g in groups if g <= node]
+            # Experts make the space large enough: the whole node is the group worth having.
+            groups = groups[-1:] if self.question.experts else groups
         return [replicas, *reversed(groups)]
 
     def switches(self, pp: int) -> Columns:

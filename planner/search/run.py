@@ -12,6 +12,7 @@ from planner.job import Job
 from planner.model import Model
 from planner.rules import Question
 from planner.search.constraints import Constraints, read_constraints
+from planner.search.exact import played
 from planner.search.obvious import obvious_default
 from planner.search.pricing import Priced, Pricing
 from planner.search.rank import best_of_each, degree_codes, ordered, pareto_front
@@ -22,6 +23,7 @@ from planner.search.space import build_space
 
 FINALISTS = 256
 """Layouts played at least, the best by the closed form."""
+OBJECTIVES = ("time", "cost", "memory")
 FEW = 32
 """The same where only the best is asked for."""
 TIE_SHARE = 0.03
@@ -42,6 +44,7 @@ def search(
     max_memory_bytes: int = 0,
     top: int = 6,
     full: bool = False,
+    objective: str = "time",
 ) -> SearchResult:
     """Find the best layouts of a job on so many devices.
 
@@ -58,11 +61,16 @@ def search(
         max_memory_bytes: Of one device; 0 for all it has.
         top: Ranked layouts to return.
         full: Also what rarely helps: offload, shard groups wider than a node.
+        objective: ``time``, ``memory`` (the least bytes, in whatever time), or ``cost``, which
+            for a fixed number of devices is time.
 
     Raises:
-        ValueError: For constraints that name unknown fields, or that contradict themselves.
+        ValueError: For an unknown objective, and for constraints that name unknown fields or
+            contradict themselves.
     """
     began = time.perf_counter()
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective is one of {', '.join(OBJECTIVES)}, got {objective!r}")
     devices = num_devices or cluster.num_devices or cluster.devices_per_node
     question = Question(
         model=model, job=job, cluster=cluster, framework=framework, num_devices=devices
@@ -73,8 +81,7 @@ def search(
     constraints = read_constraints(fixed=fixed, only=only, forbid=forbid)
     scan = Scan(pricing=pricing, constraints=constraints)
     kept = scan.run(build_space(question, constraints, full=full))
-    final = finalists(kept, pricing, FINALISTS) if kept is not None else None
-    ranked = rank(final, pricing, top) if final is not None else []
+    ranked = ranking(kept, pricing, top, objective) if kept is not None else []
     best = ranked[0] if ranked else None
     alone, alone_devices = reference(pricing, constraints, best_of)
     if best is not None and alone is None:
@@ -101,6 +108,16 @@ def search(
         rejected=dict(scan.counts),
         search_seconds=time.perf_counter() - began,
     )
+
+
+def ranking(kept: Priced, pricing: Pricing, top: int, objective: str) -> list[Candidate]:
+    """The best by an objective, one for each combination of degrees, all of them played."""
+    if objective != "memory":
+        return rank(finalists(kept, pricing, FINALISTS), pricing, top)
+    smallest = kept.take(best_of_each(degree_codes(kept.table), kept.device_bytes))
+    final = played(smallest, pricing)
+    order = ordered(final, final.device_bytes)[:top]
+    return [final.candidate(int(i), pricing) for i in order]
 
 
 def best_of(

@@ -99,7 +99,9 @@ def distinct_orders(layout):
     schedule=st.sampled_from(["1f1b", "interleaved", "zb-h1", "zbv"]),
     zero=st.sampled_from([0, 1, 3]),
 )
-def test_result_equals_brute_force(devices, layers, batch, share, schedule, zero):
+def test_result_equals_brute_force(  # noqa: PLR0917
+    devices, layers, batch, share, schedule, zero
+):
     """On small random jobs, some of them short of memory, nothing beats the answer."""
     model = small_model(layers)
     # Nodes of two, so that the order of axes matters.
@@ -306,3 +308,11 @@ def test_framework_limits_are_kept():
             candidate.layout, pricing.question.model, pricing.question.job,
             pricing.question.cluster, megatron,
         )  # fmt: skip
+
+
+def test_objectives(llama):
+    least, fastest = ask(llama, objective="memory"), ask(llama, objective="cost")
+    assert least.best.device_bytes == min(c.device_bytes for c in fastest.pareto)
+    assert fastest.best == ask(llama).best
+    with pytest.raises(ValueError, match="objective is one of time, cost, memory"):
+        ask(llama, objective="beauty")
