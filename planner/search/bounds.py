@@ -73,4 +73,4 @@ def _state_bytes(
     )  # fmt: skip
     # Gathered copies come and go; they are no part of what always lies there.
     kept = [amount for name, amount in states.items() if name != "gathered parameters"]
-    return np.sum(kept, axis=0)
+    return np.sum([np.asarray(amount) for amount in kept], axis=0)
