@@ -47,10 +47,12 @@ def seconds(setting, *layouts):
          {"global_batch": 2048, "sequence_length": 2048}, Layout(dp=8, tp=4, pp=12)),
         # B10: NeMo Speech PR 10094, GPT-3 175B on 128 H100, FP8, TP4 PP8
         ("gpt3-175b", 128, "h100-8x400g", "megatron-core",
-         {"global_batch": 256, "sequence_length": 2048, "precision": "fp8"}, Layout(dp=4, tp=4, pp=8)),
+         {"global_batch": 256, "sequence_length": 2048,
+          "precision": "fp8"}, Layout(dp=4, tp=4, pp=8)),
         # B10: Llama-3-70B on 64 H100, FP8, TP4 PP4 CP2
         ("llama-3-70b", 64, "h100-8x400g", "megatron-core",
-         {"global_batch": 128, "sequence_length": 8192, "precision": "fp8"}, Layout(dp=2, tp=4, pp=4, cp=2)),
+         {"global_batch": 128, "sequence_length": 8192,
+          "precision": "fp8"}, Layout(dp=2, tp=4, pp=4, cp=2)),
     ],
     ids=["C13 bloom-176b", "B10 gpt3-175b", "B10 llama-3-70b"],
 )  # fmt: skip
