@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from planner.catalogue import load_device, load_framework
-from planner.cost.memory import StageMemory, stage_memory
+from planner.cost.memory import stage_memory
+from planner.dry_run import beside
 from planner.job import Job
 from planner.layout import Layout, format_layout
 from planner.model import (
@@ -41,22 +42,6 @@ DEVICE = "cpu-laptop-4c-avx2"
 PEAK_TOLERANCE = 0.02
 CATEGORY_TOLERANCE = 0.05
 CATEGORY_BYTES = 32 * MIB
-
-SAME_CATEGORIES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "parameters": (("parameters",), ("parameters",)),
-    "gradients": (("gradients",), ("gradients",)),
-    "optimizer": (("optimizer",), ("master weights", "optimizer states")),
-    "activations and temporaries": (
-        ("activations", "temporaries", "buffers", "inputs", "gathered"),
-        ("activations", "logits and loss", "recompute workspace", "backward workspace",
-         "gradient buckets", "pipeline buffers", "gathered parameters"),
-    ),
-}  # fmt: skip
-"""Categories of the dry run beside those of the estimate.
-
-The tracker calls a tensor an activation only once its stage's forward is over, and counts
-FSDP's gathered layers and reduction buffers as temporaries while they are new.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,18 +263,8 @@ def run(case: Case) -> Outcome:
         case=case,
         measured=measured["peak_bytes"],
         estimated=stage.allocated,
-        categories=_compare(measured["peak"], stage),
+        categories=beside(measured["peak"], stage),
     )
-
-
-def _compare(measured: Mapping[str, int], stage: StageMemory) -> dict[str, tuple[int, int]]:
-    return {
-        name: (
-            sum(measured.get(part, 0) for part in theirs),
-            sum(stage.categories[part] for part in ours),
-        )
-        for name, (theirs, ours) in SAME_CATEGORIES.items()
-    }
 
 
 def report(outcomes: list[Outcome]) -> str:

@@ -5,15 +5,22 @@ import subprocess
 import sys
 
 
+def child_environment() -> dict[str, str]:
+    """Ours, with Python's safe path.
+
+    It keeps a user's ``types.py`` in the working folder from standing in for the standard
+    library.
+    """
+    return {**os.environ, "PYTHONSAFEPATH": "1"}
+
+
 def run_executor(module: str, *arguments: str) -> int:
     """Run ``python -m executor.<module>`` to its end; its exit code.
 
-    Python's safe path keeps a user's ``types.py`` in the working folder from standing in for
-    the standard library. A Ctrl-C reaches the child as well, which ends its ranks: wait for it.
+    A Ctrl-C reaches the child as well, which ends its ranks: wait for it.
     """
-    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-m", f"executor.{module}", *arguments]
-    process = subprocess.Popen(command, env=environment)
+    process = subprocess.Popen(command, env=child_environment())
     while True:
         try:
             return process.wait()

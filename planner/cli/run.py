@@ -123,17 +123,21 @@ def dry_run(
     rank: Annotated[int, typer.Option(help="Which rank of the plan.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Count one rank's tensors exactly, with no device and no network.
+    """Count one rank's tensors exactly, with no device and no network, beside the estimate.
 
     Example: planner dry-run plan.json --rank 0
     """
+    from planner.dry_run import dry_run as count_rank
     from planner.plan import read_plan
+    from planner.report.tables import dry_run_document, dry_run_table
 
-    layout = read_plan(plan).layout
-    if not 0 <= rank < layout.world_size:
-        raise ValueError(f"--rank must be 0 to {layout.world_size - 1}, got {rank}")
-    flags = ["--json"] if as_json else []
-    raise typer.Exit(run_executor("dry_run", str(plan), "--rank", str(rank), *flags))
+    result = count_rank(read_plan(plan), plan, rank)
+    if isinstance(result, int):
+        raise typer.Exit(result)
+    if as_json:
+        print_json(dry_run_document(result))
+    else:
+        console().print(dry_run_table(result))
 
 
 def probe(

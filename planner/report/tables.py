@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.compare import Comparison
+from planner.dry_run import DryRun
 from planner.layout import format_layout
 from planner.trial import Tried
 from planner.units import format_bytes, format_count, format_seconds
@@ -98,3 +99,30 @@ def trial_table(tried: Sequence[Tried]) -> Group:
             f"{one.predicted_seconds / seconds - 1:+.1%}",
         )
     return Group(table, Text(f"the fastest is {tried[0].path}"))
+
+
+def dry_run_document(result: DryRun) -> dict[str, Any]:
+    """``planner dry-run --json``."""
+    return {
+        "rank": result.rank,
+        "peak_bytes": result.counted_bytes,
+        "estimated_peak_bytes": result.estimated_bytes,
+        "error": result.error,
+        "categories": {
+            name: {"counted": counted, "estimated": estimated}
+            for name, (counted, estimated) in result.categories.items()
+        },
+        "seconds": result.seconds,
+    }
+
+
+def dry_run_table(result: DryRun) -> Group:
+    """``planner dry-run``: counted beside estimated."""
+    table = grid(f"rank {result.rank} at its peak", "", "counted", "estimated", "error", right=1)
+    for name, (counted, estimated) in result.categories.items():
+        error = f"{estimated / counted - 1:+.1%}" if counted else ""
+        table.add_row(name, format_bytes(counted), format_bytes(estimated), error)
+    table.add_section()
+    both = (format_bytes(result.counted_bytes), format_bytes(result.estimated_bytes))
+    table.add_row("peak", *both, f"{result.error:+.2%}")
+    return Group(table, Text(f"the executor's own code on fake tensors, {result.seconds:.0f} s"))

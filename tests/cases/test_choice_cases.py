@@ -43,12 +43,18 @@ def seconds(setting, *layouts):
     ("model", "devices", "cluster", "framework", "words", "published"),
     [
         # C13: bigscience tr11-176B, 384 A100, TP4 PP12 DP8
-        ("bloom-176b", 384, "a100-80g-8x200g", "megatron-deepspeed",
-         {"global_batch": 2048, "sequence_length": 2048}, Layout(dp=8, tp=4, pp=12)),
+        pytest.param(
+            "bloom-176b", 384, "a100-80g-8x200g", "megatron-deepspeed",
+            {"global_batch": 2048, "sequence_length": 2048}, Layout(dp=8, tp=4, pp=12),
+            marks=pytest.mark.xfail(strict=True, reason="predicted 3.1 % behind PP24 DP4"),
+        ),
         # B10: NeMo Speech PR 10094, GPT-3 175B on 128 H100, FP8, TP4 PP8
-        ("gpt3-175b", 128, "h100-8x400g", "megatron-core",
-         {"global_batch": 256, "sequence_length": 2048,
-          "precision": "fp8"}, Layout(dp=4, tp=4, pp=8)),
+        pytest.param(
+            "gpt3-175b", 128, "h100-8x400g", "megatron-core",
+            {"global_batch": 256, "sequence_length": 2048, "precision": "fp8"},
+            Layout(dp=4, tp=4, pp=8),
+            marks=pytest.mark.xfail(strict=True, reason="predicted 4.2 % behind the best"),
+        ),
         # B10: Llama-3-70B on 64 H100, FP8, TP4 PP4 CP2
         ("llama-3-70b", 64, "h100-8x400g", "megatron-core",
          {"global_batch": 128, "sequence_length": 8192,
@@ -59,13 +65,13 @@ def seconds(setting, *layouts):
 def test_the_published_degrees_are_near_the_top(  # noqa: PLR0917
     model, devices, cluster, framework, words, published
 ):
-    """The best of the published degrees is within 5 % of the best of all."""
+    """Within 3 % of the best of all: the regret that the project allows itself."""
     setting = resolve(
         model=model, num_devices=devices, cluster=cluster, framework=framework, **words
     )
     degrees = {name: getattr(published, name) for name in ("dp", "tp", "pp", "cp")}
     free, fixed = ask(setting), ask(setting, fixed=degrees)
-    assert fixed.best.step_seconds <= 1.05 * free.best.step_seconds
+    assert fixed.best.step_seconds <= 1.03 * free.best.step_seconds
 
 
 def test_b02_80b_has_no_layout_on_one_node():
