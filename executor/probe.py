@@ -13,9 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ ATTENTIONS = ((2, 8, 128, 32), (4, 8, 256, 32), (2, 16, 512, 64))
 CONVOLUTIONS = ((4, 64, 64, 28, 3, 1), (4, 64, 256, 28, 1, 1), (8, 128, 128, 14, 3, 1))
 STREAMS = (2**6, 2**12, 2**16, 2**19, 2**21, 2**24)
 MESSAGES = (2**12, 2**16, 2**19, 2**22, 2**25)
+COLD_BYTES = 2**26
 WINDOW_SECONDS = 0.05
 PROBE_LIMIT_SECONDS = 300
 
@@ -61,12 +64,34 @@ def seconds_per_call(call: Callable[[], object], *, window: float = WINDOW_SECON
     return float(mean) / dist.get_world_size()
 
 
+def _copies(num_bytes: int) -> int:
+    """Operands enough to fall out of the caches between two uses, as a step's do."""
+    return max(2, min(64, COLD_BYTES // num_bytes))
+
+
+def _in_turn(call: Callable[..., Any], operands: Sequence[tuple[Any, ...]]) -> Callable[[], None]:
+    """The call on each operand in turn; results live a while, as activations do.
+
+    A result that is dropped at once would be written into the same warm memory again.
+    """
+    turns = cycle(operands)
+    results: deque[Any] = deque(maxlen=len(operands))
+
+    def turn() -> None:
+        results.append(call(*next(turns)))
+
+    return turn
+
+
 def kernel_samples() -> Iterator[tuple[str, dict[str, float], str, float]]:
     """(kind, sizes, dtype, seconds) of single kernels."""
     for name, dtype in DTYPES.items():
         for m, n, k in GEMMS:
-            left, right = torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype)
-            seconds = seconds_per_call(partial(functional.linear, left, right))
+            operands = [
+                (torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype))
+                for _ in range(_copies(4 * (m * k + n * k)))
+            ]
+            seconds = seconds_per_call(_in_turn(functional.linear, operands))
             yield "gemm", {"m": m, "n": n, "k": k}, name, seconds
         for shape in ATTENTIONS:
             yield from _attention(shape, name, dtype)
@@ -84,8 +109,11 @@ def kernel_samples() -> Iterator[tuple[str, dict[str, float], str, float]]:
         yield "convolution", sizes, "fp32", seconds
     for elements in STREAMS:
         # Recorded for backward, as in training: the small ones show what issuing costs.
-        one, two = (torch.randn(elements, requires_grad=True) for _ in range(2))
-        seconds = seconds_per_call(partial(torch.mul, one, two))
+        pairs = [
+            tuple(torch.randn(elements, requires_grad=True) for _ in range(2))
+            for _ in range(_copies(8 * elements))
+        ]
+        seconds = seconds_per_call(_in_turn(torch.mul, pairs))
         yield "streaming", {"bytes": 12.0 * elements}, "fp32", seconds
 
 

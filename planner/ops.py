@@ -197,6 +197,19 @@ class MemoryBound(Op):
     backward_bytes: Array
     forward_launches: int = 1
     backward_launches: int = 1
+    composed_forward: float = 0.0
+    """Times the bytes where no fused kernel exists (a CPU) and the work is a chain of
+    elementwise operations, each reading and writing the whole tensor; 0 if it never is."""
+    composed_backward: float = 0.0
+
+
+RMS_NORM_COMPOSED = (3.5, 4.75)
+"""Forward: square (2 passes over the tensor), mean (1), scale (2), weight (2) are 7 for the 2
+of a fused kernel. Backward: two normalised products with their means, the weight's gradient
+and the final scale are 19 for 4."""
+ROTARY_COMPOSED = (4.5, 3.7)
+"""Forward: four half products (4), two half sums (3), one concatenation (2) are 9 for 2.
+Backward: the same products and sums, and the halves' gradients joined, are 11 for 3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

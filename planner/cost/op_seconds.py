@@ -84,11 +84,14 @@ def _convolution(op: Convolution, prices: Prices) -> tuple[tuple[Any, Any, Any],
 def _memory(op: MemoryBound, prices: Prices) -> tuple[tuple[Any, Any, Any], tuple[Any, Any]]:
     given: dict[str, Any] = {"device": prices.cluster.device, "constants": prices.kernels}
     more = prices.elementwise_traffic
+    on_cpu = prices.cluster.device.kind == "cpu"
     forward, backward = (
-        compute.memory_bound_seconds(more * moved, launches=launches, **given)
-        for moved, launches in (
-            (op.forward_bytes, op.forward_launches),
-            (op.backward_bytes, op.backward_launches),
+        compute.memory_bound_seconds(
+            (composed if on_cpu and composed else more) * moved, launches=launches, **given
+        )
+        for moved, launches, composed in (
+            (op.forward_bytes, op.forward_launches, op.composed_forward),
+            (op.backward_bytes, op.backward_launches, op.composed_backward),
         )
     )
     return (forward, backward, 0.0), (op.forward_launches, op.backward_launches)

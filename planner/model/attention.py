@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from planner.ops import (
+    ROTARY_COMPOSED,
     Array,
     Attention,
     Collective,
@@ -111,6 +112,7 @@ class SelfAttention:
             forward_launches=2 * passes, backward_launches=2 * passes,
             saved=(normed,) if self.qk_norm != "none" else (),
             output_elements=rotated,
+            composed_forward=ROTARY_COMPOSED[0], composed_backward=ROTARY_COMPOSED[1],
         )  # fmt: skip
         return (op,)
 

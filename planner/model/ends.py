@@ -5,7 +5,17 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from planner.ops import Array, Collective, Gemm, Implementation, MemoryBound, Op, Saved, Shard
+from planner.ops import (
+    RMS_NORM_COMPOSED,
+    Array,
+    Collective,
+    Gemm,
+    Implementation,
+    MemoryBound,
+    Op,
+    Saved,
+    Shard,
+)
 
 NORM_VECTORS = {"rmsnorm": 1, "layernorm": 2, "layernorm-no-bias": 1, "none": 0}
 
@@ -164,6 +174,8 @@ class Head:
                 forward_bytes=2 * stream * size, backward_bytes=4 * stream * size,
                 saved=(Saved(name="final norm input", elements=stream, bytes_per_element=size),),
                 output_elements=stream,
+                composed_forward=RMS_NORM_COMPOSED[0] if self.norm == "rmsnorm" else 0.0,
+                composed_backward=RMS_NORM_COMPOSED[1] if self.norm == "rmsnorm" else 0.0,
             )
         ]  # fmt: skip
         if self.transform:

@@ -9,7 +9,7 @@ from planner.model.attention import CrossAttention, LatentAttention, SelfAttenti
 from planner.model.ends import NORM_VECTORS, tensor_parallel_copy, tensor_parallel_sum
 from planner.model.feed_forward import Experts, FeedForward
 from planner.model.linear_attention import LinearAttention
-from planner.ops import Array, Implementation, MemoryBound, Op, Saved, Shard
+from planner.ops import RMS_NORM_COMPOSED, Array, Implementation, MemoryBound, Op, Saved, Shard
 
 Norm = Literal["rmsnorm", "layernorm", "layernorm-no-bias", "none"]
 
@@ -89,12 +89,15 @@ class TransformerLayer:
     ) -> list[Op]:
         vectors = NORM_VECTORS[self.norm]
         op = norm_op(f"{name} norm", self.hidden, vectors * self.hidden, shard, implementation)
+        if self.norm == "rmsnorm":
+            forward, backward = RMS_NORM_COMPOSED
+            op = replace(op, composed_forward=forward, composed_backward=backward)
         return [op] * count if vectors else []
 
 
 def norm_op(
     name: str, width: int, parameters: int, shard: Shard, implementation: Implementation
-) -> Op:
+) -> MemoryBound:
     """A norm over the residual stream: reads it once, and once more in backward.
 
     Fused it keeps its input and one or two statistics per token; unfused also a float32
