@@ -34,12 +34,12 @@ class Recommendation:
         pricing = Pricing(question=question_of(self.setting), calibration=constants)
         return walk_checklist(pricing, self.result)
 
-    def plan(self, *, rank: int = 0, command: str = "") -> Plan:
+    def plan(self, *, rank: int = 0, inputs: dict[str, str] | None = None) -> Plan:
         """The plan of the best layout, or of a runner-up, for the executor.
 
         Args:
             rank: 0 for the best, 1 for the first runner-up, and so on.
-            command: The words that asked, kept in the plan.
+            inputs: The flags that asked, kept in the plan.
 
         Raises:
             ValueError: If nothing fits, or fewer layouts were ranked.
@@ -59,7 +59,7 @@ class Recommendation:
             calibration=self.calibration,
             one_device_seconds=alone,
             baseline_devices=self.result.reference_devices,
-            inputs={"command": command} if command else {},
+            inputs=inputs,
         )
 
 

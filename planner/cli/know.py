@@ -1,5 +1,7 @@
-"""``show`` and ``list``: what is known."""
+"""``show`` and ``list``: what is known; ``schema``: what the files look like."""
 
+import json
+import sys
 from typing import Annotated
 
 import typer
@@ -11,6 +13,7 @@ def register(app: typer.Typer) -> None:
     """Add these commands."""
     app.command()(show)
     app.command(name="list")(list_known)
+    app.command()(schema)
 
 
 def show(
@@ -54,3 +57,16 @@ def list_known(
         return
     for name in names:
         print(name)
+
+
+def schema(
+    kind: Annotated[str, typer.Argument(help="plan or measurement.")],
+) -> None:
+    """Print the JSON schema of a file that this program writes and reads.
+
+    Example: planner schema plan
+    """
+    from planner.schema import file_schema
+
+    json.dump(file_schema(kind), sys.stdout, indent=1)
+    sys.stdout.write("\n")

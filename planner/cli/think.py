@@ -23,6 +23,7 @@ from planner.cli.common import (
     console,
     print_json,
 )
+from planner.cli.config import ConfigOption, asked
 
 if TYPE_CHECKING:
     from planner.api import Recommendation
@@ -45,6 +46,7 @@ def register(app: typer.Typer) -> None:
 
 
 def recommend(
+    context: typer.Context,
     model: OptionalModelOption = None,
     gpus: OptionalGpusOption = None,
     source: Annotated[
@@ -80,6 +82,7 @@ def recommend(
     ] = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,
+    config: ConfigOption = None,
 ) -> None:
     """Find the best way to train a model on so many devices.
 
@@ -112,7 +115,7 @@ def recommend(
     if output is not None:
         from planner.plan import write_plan
 
-        write_plan(output, answer.plan(command=" ".join(sys.argv[1:])))
+        write_plan(output, answer.plan(inputs=asked(context)))
     if plot is not None:
         from planner.report.plots import memory_figure, save
 
@@ -180,6 +183,7 @@ def estimate(
     calibration: CalibrationOption = "default",
     plot: PlotOption = None,
     as_json: JsonOption = False,
+    config: ConfigOption = None,
 ) -> None:
     """Predict time and memory of one layout; exit code 1 if it does not fit.
 
