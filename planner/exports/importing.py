@@ -115,7 +115,7 @@ def import_run(
         precision=reading.precision or None, optimizer=reading.optimizer or None,
         framework=framework or TARGETS[target].framework,
     )  # fmt: skip
-    setting = _habits(setting, settings, notes)
+    setting = _habits(setting, settings)
     known = {field.name for field in fields(Layout)}
     layout = complete_layout({k: v for k, v in settings.items() if k in known}, setting)
     return Imported(target=target, setting=setting, layout=layout, notes=tuple(notes))
@@ -257,14 +257,13 @@ def _model(decoder: Decoder | None, wanted: str | None) -> Model | str:
     return named
 
 
-def _habits(setting: Setting, settings: dict[str, Any], notes: list[str]) -> Setting:
+def _habits(setting: Setting, settings: dict[str, Any]) -> Setting:
     """The profile as this file bends it: an explicit split, a loss it cannot choose."""
     framework = setting.framework
     split = settings.get("stage_layers", ())
     if framework.stage_rule == "even" and len(set(split)) > 1:
         framework = replace(framework, stage_rule="balanced")
-    if "fused_loss" in settings and not framework.chooses_fused_loss \
-            and settings["fused_loss"] != framework.fused_loss:  # fmt: skip
-        notes.append(f"a fused loss is not in the {framework.name} profile: priced without")
-        del settings["fused_loss"]
+    if settings.get("fused_loss", framework.fused_loss) != framework.fused_loss:
+        # The run has it, whatever the profile would choose: it is priced as it is.
+        framework = replace(framework, chooses_fused_loss=True)
     return replace(setting, framework=framework)
