@@ -4,7 +4,9 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart.
 """
 
 import io
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -15,6 +17,8 @@ from matplotlib.figure import Figure
 
 from planner.appraisal import Appraisal
 from planner.compare import Comparison
+from planner.cost.memory import MemoryCurve, memory_over_time
+from planner.exports.trace import play_layout
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 
@@ -67,12 +71,14 @@ def comparison_figure(comparison: Comparison) -> Figure:
 
 
 def memory_figure(appraisal: Appraisal) -> Figure:
-    """Stacked bars of memory by category, one per pipeline rank, against what is usable."""
+    """Memory by category of every pipeline rank, and of the heaviest one over the step."""
     stages = appraisal.stages
     extra = ("fragmentation", "communicators", "context")
     names = [n for n in stages[0].categories if any(s.categories[n] for s in stages)]
-    figure = Figure(figsize=(max(5.0, 0.6 * len(stages) + 4), 4.5), layout="constrained")
-    axis = figure.subplots()
+    width = max(2.5, 0.5 * min(len(stages), 16))
+    figure = Figure(figsize=(width + 7.5, 4.5), layout="constrained")
+    axis, over_time = figure.subplots(1, 2, sharey=True, width_ratios=[width, 4.0])
+    _draw_curve(over_time, appraisal)
     base = np.zeros(len(stages))
     for index, name in enumerate([*names, *extra]):
         heights = (
@@ -98,3 +104,32 @@ def memory_figure(appraisal: Appraisal) -> Figure:
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False)
     return figure
+
+
+CURVE_MICROBATCHES = 4
+"""Times the stages: enough to fill the pipeline, reach its steady state and drain it."""
+
+
+def _draw_curve(axis: Any, appraisal: Appraisal) -> None:
+    """Allocated bytes of the heaviest rank over a (shortened) step, from the timeline."""
+    curve = memory_curve(appraisal)
+    axis.step(curve.seconds, curve.allocated_bytes / 2.0**30, where="post", color=PALETTE[0])
+    axis.axhline(curve.reserved_bytes / 2.0**30, color=PALETTE[5], linestyle=":", linewidth=1)
+    axis.annotate("reserved", (0, curve.reserved_bytes / 2.0**30), va="bottom", fontsize="small")
+    axis.set_xlabel(f"seconds, pipeline rank {curve.rank}, first microbatches of a step")
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def memory_curve(appraisal: Appraisal) -> MemoryCurve:
+    """Memory of the heaviest rank over a step cut to a few microbatches a stage."""
+    layout, time = appraisal.layout, appraisal.time
+    fewest = CURVE_MICROBATCHES * layout.num_stages
+    shown = replace(layout, microbatches=min(layout.microbatches, fewest))
+    timeline = play_layout(
+        shown,
+        time.stage_forward_seconds,
+        time.stage_input_gradient_seconds,
+        time.stage_weight_gradient_seconds,
+        time.send_seconds,
+    )
+    return memory_over_time(timeline, appraisal.heaviest)

@@ -104,3 +104,20 @@ def test_recommend_needs_neither_torch_nor_the_executor():
         [sys.executable, "-c", code], check=False, capture_output=True, text=True
     )
     assert finished.returncode == 0, finished.stderr
+
+
+def test_estimate_draws_bars_and_a_curve(planner, tmp_path):
+    path = tmp_path / "memory.svg"
+    words = ("--model", "llama-7b", "--gpus", "8", "--layout", "tp=2,pp=4", "--plot", str(path))
+    assert planner("estimate", *words).code == 0
+    drawn = path.read_text()
+    assert drawn.startswith("<?xml")
+    assert len(drawn) > 10_000
+
+
+def test_a_curve_peaks_where_the_estimate_does():
+    from planner.api import estimate
+    from planner.report.plots import memory_curve
+
+    appraisal = estimate("llama-7b", gpus=8, layout="tp=2,pp=4,recompute=full")
+    assert memory_curve(appraisal).peak_bytes == pytest.approx(appraisal.peak_bytes, rel=1e-6)
