@@ -17,7 +17,7 @@ from planner.cost.step import StepTable, hides_sends, prices_of, working_seconds
 from planner.distinct import distinct_rows
 from planner.layout import ScheduleName
 from planner.layout_table import SCHEDULES, LayoutTable
-from planner.schedules import stage_ranks
+from planner.schedules import stage_ranks, why_not
 from planner.schedules.closed_form import least_seconds, stage_sums
 from planner.schedules.program import program_of
 from planner.schedules.timeline import makespan_seconds
@@ -136,6 +136,14 @@ def _makespans(group: Group, microbatches: int, overlap: bool) -> Floats:
     if len(rest):
         result[rest] = _play(_rows(group, rest), microbatches, overlap)
     return result
+
+
+def _can_shorten(group: Group, short: int) -> bool:
+    """Whether both shortened programs are legal: a rule may hold for the full count only."""
+    sizes = {"pp": group.pp, "vpp": group.vpp}
+    return not any(
+        why_not(group.schedule, microbatches=count, **sizes) for count in (short, short + group.pp)
+    )
 
 
 def _rows(group: Group, rows: Integers) -> Group:
