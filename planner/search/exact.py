@@ -123,10 +123,11 @@ def _makespans(group: Group, microbatches: int, overlap: bool) -> Floats:
 
     Once every rank is busy, ``pp`` more microbatches add ``pp`` times the slowest rank's work
     and nothing less is possible. Where one round adds just that, so do all later ones (tests
-    hold this to whole programs); where it does not, the whole program is played.
+    hold this to whole programs); where it does not, or where the schedule refuses so few
+    microbatches (equal rounds), the whole program is played.
     """
     short = ROUNDS * group.pp + microbatches % group.pp
-    if microbatches <= short + group.pp:
+    if microbatches <= short + group.pp or not _can_shorten(group, short):
         return _play(group, microbatches, overlap)
     once, twice = (_play(group, short + extra * group.pp, overlap) for extra in range(2))
     round_seconds = group.pp * _slowest_seconds(group, overlap)
@@ -140,9 +141,9 @@ def _makespans(group: Group, microbatches: int, overlap: bool) -> Floats:
 
 def _can_shorten(group: Group, short: int) -> bool:
     """Whether both shortened programs are legal: a rule may hold for the full count only."""
-    sizes = {"pp": group.pp, "vpp": group.vpp}
     return not any(
-        why_not(group.schedule, microbatches=count, **sizes) for count in (short, short + group.pp)
+        why_not(group.schedule, pp=group.pp, vpp=group.vpp, microbatches=count)
+        for count in (short, short + group.pp)
     )
 
 
