@@ -86,7 +86,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="executor.dry_run", description=__doc__)
     parser.add_argument("plan", type=Path)
     parser.add_argument("--rank", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="(always: kept for the command)")
     options = parser.parse_args()
     try:
         plan = read_plan(options.plan)

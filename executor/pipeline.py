@@ -14,6 +14,7 @@ from planner.job import Job
 from planner.layout import Layout
 from planner.model import Model, Stem
 from planner.schedules import schedule_actions, stage_ranks, to_texts
+from planner.split_rules import centred_split
 
 
 class StageModule(nn.Module):
@@ -33,11 +34,8 @@ class StageModule(nn.Module):
 
 
 def layers_of_stages(model: Model, layout: Layout) -> list[range]:
-    """The layers of every (virtual) stage; the plan's split, or as even as can be."""
-    counts = list(layout.stage_layers)
-    if not counts:
-        whole, rest = divmod(model.num_layers, layout.num_stages)
-        counts = [whole + (stage < rest) for stage in range(layout.num_stages)]
+    """The layers of every (virtual) stage; the plan's split, or what the estimate takes."""
+    counts = layout.stage_layers or centred_split(model.num_layers, stages=layout.num_stages)
     starts = [sum(counts[:stage]) for stage in range(len(counts))]
     return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
 

@@ -1,9 +1,11 @@
 """Reading and writing the project's own files: versioned, validated, never half-written."""
 
+import csv
+import io
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +15,28 @@ T = TypeVar("T")
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all.
+
+    Raises:
+        ValueError: If the folder cannot be written.
+    """
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as CSV, whole or not at all; what a row lacks stays empty.
+
+    Raises:
+        ValueError: If the folder cannot be written.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file under a temporary name beside it, then rename it.
 
     Raises:
@@ -23,8 +47,8 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}") from None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
     except OSError as error:

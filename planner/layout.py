@@ -1,6 +1,5 @@
 """What may be chosen: how one training step is spread over the ranks of a cluster."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
@@ -172,11 +171,6 @@ class Rejected:
     rule: str
     """Short name of the rule, for counting: ``heads``, ``memory``, ``batch`` ..."""
     reason: str
-
-
-def describe(layouts: Sequence[Layout]) -> str:
-    """The fields in which layouts differ from the plain one, one line each."""
-    return "\n".join(format_layout(layout) for layout in layouts)
 
 
 def format_layout(layout: Layout) -> str:

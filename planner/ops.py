@@ -114,11 +114,6 @@ class Op:
         """Matrix FLOPs of the forward pass; a multiply-add is two."""
         return 0.0
 
-    @property
-    def backward_flops(self) -> Array:
-        """Matrix FLOPs of input and weight gradients together."""
-        return 2.0 * self.forward_flops
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gemm(Op):
@@ -161,11 +156,6 @@ class Attention(Op):
         pairs = self.batch * self.heads * self.query_length * self.key_length
         whole = 2.0 * pairs * (self.head_dim + self.value_head_dim)
         return whole / 2 if self.causal else whole
-
-    @property
-    def backward_flops(self) -> Array:
-        """Fused backward recomputes the scores: 5 products for 2 (Dao 2023, section 4.1)."""
-        return (2.5 if self.fused else 2.0) * self.forward_flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,19 @@ def even_split(num_layers: int, *, stages: int) -> tuple[int, ...]:
     return tuple(least + (stage < more) for stage in range(stages))
 
 
+def centred_split(num_layers: int, *, stages: int) -> tuple[int, ...]:
+    """As even as whole layers allow, the remainder in the middle: both ends hold more.
+
+    What a plan that names no split means, to the estimate and to the executor alike.
+
+    >>> centred_split(30, stages=4), centred_split(126, stages=8)
+    ((7, 8, 8, 7), (15, 16, 16, 16, 16, 16, 16, 15))
+    """
+    base, rest = divmod(num_layers, stages)
+    first = (stages - rest) // 2
+    return tuple(base + (first <= stage < first + rest) for stage in range(stages))
+
+
 def megatron_split(
     num_layers: int,
     *,
@@ -128,21 +141,6 @@ def nanotron_split(
         if stage < stages - 1 and end > total * ((stage + 1) / stages):
             stage += 1
     return tuple(counts)
-
-
-def deepspeed_split(weights: Sequence[float], *, stages: int) -> tuple[int, ...]:
-    """DeepSpeed's ``partition_method="parameters"``: the least heaviest stage by parameters.
-
-    ``"uniform"`` is ``even_split`` over the same layers.
-
-    >>> deepspeed_split([1.0] * 10, stages=4)
-    (3, 3, 2, 2)
-    """
-    from planner.partition import optimal_split
-
-    counts = optimal_split(weights, stages=stages)
-    assert counts is not None, "without a memory limit there is always a split"
-    return counts
 
 
 def _at_least_one(num_layers: int, stages: int) -> None:

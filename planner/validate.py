@@ -1,6 +1,5 @@
 """Lay predictions beside a whole table of measured runs, and say how good they are."""
 
-import csv
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.calibration import Calibration, load_calibration
+from planner.files import write_csv
 from planner.predict_runs import Predictions, predict_runs
 from planner.runs import Run, Unscored, read_runs
 
@@ -231,10 +231,4 @@ def write_report(validation: Validation, path: Path) -> None:
         for row in validation.unscored
         if row.id not in done or row.reason == "duplicate id"
     ]
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, REPORT_COLUMNS, restval="")
-            writer.writeheader()
-            writer.writerows(lines)
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+    write_csv(path, REPORT_COLUMNS, lines)

@@ -42,6 +42,7 @@ FrameworkOption = Annotated[
 CalibrationOption = Annotated[
     str, typer.Option("--calibration", help="Name of a calibration made by 'planner fit'.")
 ]
+PlanArgument = Annotated[Path, typer.Argument(help="A file written by 'planner recommend -o'.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the whole answer as JSON.")]
 PlotOption = Annotated[
     Path | None, typer.Option("--plot", help="Draw it: a .png, .svg or .pdf file.")

@@ -13,6 +13,7 @@ from planner.cli.common import (
     ClusterOption,
     JsonOption,
     LengthOption,
+    PlanArgument,
     check_writable,
     console,
     print_json,
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from planner.appraisal import Appraisal
     from planner.exports.advice import Advice
     from planner.exports.importing import Imported
-
-PlanArgument = Annotated[Path, typer.Argument(help="A file written by 'planner recommend -o'.")]
 
 
 def register(app: typer.Typer) -> None:

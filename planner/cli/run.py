@@ -8,6 +8,7 @@ import typer
 from planner.child import run_executor
 from planner.cli.common import (
     JsonOption,
+    PlanArgument,
     PlotOption,
     check_plot,
     check_writable,
@@ -17,8 +18,6 @@ from planner.cli.common import (
 
 if TYPE_CHECKING:
     from planner.plan import Plan
-
-PlanArgument = Annotated[Path, typer.Argument(help="A file written by 'planner recommend -o'.")]
 
 
 def register(app: typer.Typer) -> None:

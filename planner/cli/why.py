@@ -1,7 +1,5 @@
 """``explain`` and ``sweep``: why this one, and what if the question were another."""
 
-import csv
-import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from planner.cli.common import (
     JsonOption,
     LengthOption,
     OptimizerOption,
+    PlanArgument,
     PlotOption,
     PrecisionOption,
     check_plot,
@@ -37,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    plan: Annotated[Path, typer.Argument(help="A file written by 'planner recommend -o'.")],
+    plan: PlanArgument,
     against: Annotated[
         list[str] | None, typer.Option("--against", help="A rival layout, such as tp=8,pp=4.")
     ] = None,
@@ -122,7 +121,10 @@ def sweep(
     else:
         console().print(sweep_group(document))
     if output is not None:
-        _write_csv(output, document["points"])
+        from planner.files import write_csv
+
+        done = document["points"]
+        write_csv(output, list(done[0]) if done else ["model"], done)
     if plot is not None:
         from planner.report.plots import save
         from planner.report.why import sweep_figure
@@ -154,13 +156,3 @@ def _points(settings: "list[Setting]", calibration: Any) -> "Iterator[SweepPoint
         except KeyboardInterrupt:
             print(f"interrupted: {number - 1} of {len(settings)} points are kept", file=sys.stderr)
             return
-
-
-def _write_csv(path: Path, points: list[dict[str, Any]]) -> None:
-    from planner.files import write_text
-
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(points[0]) if points else ["model"])
-    writer.writeheader()
-    writer.writerows(points)
-    write_text(path, text.getvalue())

@@ -7,6 +7,7 @@ Every part is an array with one entry per layout; the parts sum to the whole.
 """
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,9 @@ from planner.job import Job
 from planner.layout import Layout
 from planner.layout_table import LayoutTable, tabulate
 from planner.model import Model
+
+if TYPE_CHECKING:
+    from planner.schedules.timeline import Timeline
 
 Floats = NDArray[np.float64]
 
@@ -243,3 +247,20 @@ def _send_seconds(model: Model, job: Job, table: LayoutTable, prices: Prices) ->
         cluster=prices.cluster, constants=prices.communication,
     )  # fmt: skip
     return seconds[inverse]
+
+
+def play_estimate(layout: Layout, time: Estimate) -> "Timeline":
+    """A layout's schedule, played with the stage times of its estimate."""
+    from planner.schedules.program import program_of
+    from planner.schedules.timeline import play
+
+    program = program_of(
+        layout.schedule, pp=layout.pp, vpp=layout.vpp, microbatches=layout.microbatches
+    )
+    return play(
+        program,
+        forward_seconds=time.stage_forward_seconds,
+        input_gradient_seconds=time.stage_input_gradient_seconds,
+        weight_gradient_seconds=time.stage_weight_gradient_seconds,
+        send_seconds=time.send_seconds,
+    )

@@ -13,7 +13,7 @@ from typing import Any
 from planner import __version__
 from planner.layout import Layout, format_layout
 from planner.plan import Plan
-from planner.schedules.timeline import Event, Timeline
+from planner.schedules.timeline import Event
 from planner.units import MICROSECOND
 
 COMPUTE, SEND_FORWARD, SEND_BACKWARD = 1, 2, 3
@@ -34,18 +34,15 @@ def trace_plan(plan: Plan, *, cluster: str | None = None) -> dict[str, Any]:
         ValueError: If the plan's cluster is not known by its name; ``cluster`` then names it.
     """
     from planner.calibration import load_calibration
-    from planner.catalogue import load_framework
-    from planner.cost.step import estimate
-    from planner.setting import resolve_cluster
+    from planner.cost.step import estimate, play_estimate
+    from planner.setting import setting_of
 
-    machine = resolve_cluster(cluster or plan.cluster, plan.layout.world_size)
-    framework = load_framework(plan.job.framework)
-    time = estimate(plan.model, plan.job, machine, framework, plan.layout,
-                    load_calibration(plan.calibration))  # fmt: skip
-    played = play_layout(
-        plan.layout, time.stage_forward_seconds, time.stage_input_gradient_seconds,
-        time.stage_weight_gradient_seconds, time.send_seconds,
+    setting = setting_of(plan, cluster=cluster)
+    time = estimate(
+        setting.model, setting.job, setting.cluster, setting.framework, plan.layout,
+        load_calibration(plan.calibration),
     )  # fmt: skip
+    played = play_estimate(plan.layout, time)
     shares = _shares(time.parts)
     events = played.events()
     slices = [one for event in events for one in _action_slices(event, shares)]
@@ -62,24 +59,6 @@ def trace_plan(plan: Plan, *, cluster: str | None = None) -> dict[str, Any]:
                       "predicted_step_seconds": time.step_seconds},
         "traceEvents": [*_names(plan, used), *slices],
     }  # fmt: skip
-
-
-def play_layout(
-    layout: Layout,
-    forward: tuple[float, ...],
-    input_gradient: tuple[float, ...],
-    weight_gradient: tuple[float, ...],
-    send_seconds: float,
-) -> Timeline:
-    """A layout's schedule, played with the estimate's stage times."""
-    from planner.schedules import schedule_actions
-    from planner.schedules.timeline import play
-
-    actions = schedule_actions(
-        layout.schedule, pp=layout.pp, vpp=layout.vpp, microbatches=layout.microbatches
-    )
-    return play(actions, forward_seconds=forward, input_gradient_seconds=input_gradient,
-                weight_gradient_seconds=weight_gradient, send_seconds=send_seconds)  # fmt: skip
 
 
 def _shares(parts: dict[str, float]) -> dict[str, float]:

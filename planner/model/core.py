@@ -8,7 +8,7 @@ import numpy as np
 from planner.model.convolution import Bottleneck, ImageHead, Stem
 from planner.model.ends import Embedding, Head
 from planner.model.transformer import TransformerLayer
-from planner.ops import Implementation, Op, Shard, count_parameters
+from planner.ops import Implementation, Shard, count_parameters
 
 Layer = TransformerLayer | Bottleneck
 Block = Embedding | TransformerLayer | Head | Stem | Bottleneck | ImageHead
@@ -146,8 +146,3 @@ class Model:
                 for op in block.ops(shard, Implementation())
             )
         )
-
-
-def block_ops(block: Block, shard: Shard, implementation: Implementation) -> tuple[Op, ...]:
-    """The op list of any block."""
-    return block.ops(shard, implementation)

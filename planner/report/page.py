@@ -8,7 +8,7 @@ from html import escape
 from planner import __version__
 from planner.appraisal import Appraisal
 from planner.compare import Comparison
-from planner.exports.trace import play_layout
+from planner.cost.step import play_estimate
 from planner.layout import format_layout
 from planner.plan import Plan
 from planner.report.diagrams import (
@@ -143,11 +143,7 @@ def _memory(one: Appraisal) -> str:
 
 
 def _timeline(one: Appraisal) -> str:
-    time = one.time
-    played = play_layout(
-        one.layout, time.stage_forward_seconds, time.stage_input_gradient_seconds,
-        time.stage_weight_gradient_seconds, time.send_seconds,
-    )  # fmt: skip
+    played = play_estimate(one.layout, one.time)
     picture, caption = timeline_diagram(played, pp=one.layout.pp)
     return f"<h2>The step in time</h2>{figure(picture, caption[:1].upper() + caption[1:] + '.')}"
 

@@ -18,26 +18,21 @@ from matplotlib.figure import Figure
 from planner.appraisal import Appraisal
 from planner.compare import Comparison
 from planner.cost.memory import MemoryCurve, memory_over_time
-from planner.exports.trace import play_layout
+from planner.cost.step import play_estimate
+from planner.files import write_bytes
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure under a temporary name, then rename it.
+    """Write a figure, whole or not at all.
 
     Raises:
         ValueError: If the path cannot be written.
     """
     buffer = io.BytesIO()
     figure.savefig(buffer, format=path.suffix[1:].lower(), dpi=144, bbox_inches="tight")
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        temporary.write_bytes(buffer.getvalue())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise ValueError(f"cannot write {path}: {error.strerror}") from None
+    write_bytes(path, buffer.getvalue())
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
@@ -122,14 +117,7 @@ def _draw_curve(axis: Any, appraisal: Appraisal) -> None:
 
 def memory_curve(appraisal: Appraisal) -> MemoryCurve:
     """Memory of the heaviest rank over a step cut to a few microbatches a stage."""
-    layout, time = appraisal.layout, appraisal.time
+    layout = appraisal.layout
     fewest = CURVE_MICROBATCHES * layout.num_stages
     shown = replace(layout, microbatches=min(layout.microbatches, fewest))
-    timeline = play_layout(
-        shown,
-        time.stage_forward_seconds,
-        time.stage_input_gradient_seconds,
-        time.stage_weight_gradient_seconds,
-        time.send_seconds,
-    )
-    return memory_over_time(timeline, appraisal.heaviest)
+    return memory_over_time(play_estimate(shown, appraisal.time), appraisal.heaviest)

@@ -12,7 +12,8 @@ from planner.layout import format_layout
 from planner.report.appraisal import appraisal_group, assumptions_table
 from planner.report.describe import appraisal_document, layout_document, setting_document
 from planner.report.tables import grid
-from planner.search import Candidate, Remedy, SearchResult
+from planner.search import Candidate, Loss, Remedy, SearchResult
+from planner.search.result import loss_of
 from planner.setting import Setting
 from planner.units import format_bytes, format_count, format_seconds
 
@@ -111,10 +112,10 @@ def rivals_table(result: SearchResult) -> Table:
         table.columns[column].no_wrap = True
     assert result.best is not None
     rows = [(str(i + 1), c) for i, c in enumerate(result.ranked)]
-    terms = [f"{loss.term} (+{format_seconds(loss.seconds)})" for loss in result.losses]
+    terms = [_term(loss) for loss in result.losses]
     if result.default is not None:
         rows.append(("default", result.default))
-        terms.append(_default_term(result.default, result.best))
+        terms.append(_term(loss_of(result.default, result.best)))
     for index, ((name, candidate), term) in enumerate(zip(rows, terms, strict=True)):
         slower = candidate.step_seconds / result.best.step_seconds - 1
         tight = " (tight)" if candidate.is_tight else ""
@@ -129,10 +130,8 @@ def rivals_table(result: SearchResult) -> Table:
     return table
 
 
-def _default_term(default: Candidate, best: Candidate) -> str:
-    terms = {name: value - best.parts.get(name, 0.0) for name, value in default.parts.items()}
-    term = max(terms, key=lambda name: terms[name])
-    return f"{term} (+{format_seconds(terms[term])})"
+def _term(loss: Loss) -> str:
+    return f"{loss.term} (+{format_seconds(loss.seconds)})"
 
 
 def short_layout(candidate: Candidate) -> str:

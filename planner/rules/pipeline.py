@@ -10,24 +10,14 @@ from planner.layout import Layout
 from planner.layout_table import SCHEDULES, LayoutTable
 from planner.rules.core import Booleans, Question, Rule, divisors, two_nearest
 from planner.schedules import SPLIT_BACKWARD, why_not
-
-
-def even_split(num_layers: int, num_stages: int) -> tuple[int, ...]:
-    """Equal stages; what is left over goes to the middle, since both ends hold more.
-
-    >>> even_split(30, 4), even_split(126, 8)
-    ((7, 8, 8, 7), (15, 16, 16, 16, 16, 16, 16, 15))
-    """
-    base, rest = divmod(num_layers, num_stages)
-    first = (num_stages - rest) // 2
-    return tuple(base + (first <= stage < first + rest) for stage in range(num_stages))
+from planner.split_rules import centred_split
 
 
 def with_split(layout: Layout, question: Question) -> Layout:
     """The layout with its split made explicit where it has none."""
     if layout.num_stages == 1 or layout.stage_layers:
         return layout
-    layers = even_split(question.model.num_layers, layout.num_stages)
+    layers = centred_split(question.model.num_layers, stages=layout.num_stages)
     return replace(layout, stage_layers=layers)
 
 
@@ -38,7 +28,7 @@ def explain_split(layout: Layout, question: Question) -> str | None:
         even = question.framework.stage_rule == "even"
         return _explain_layers(layout, question) if even and total % stages else None
     split = "-".join(map(str, layout.stage_layers))
-    legal = "-".join(map(str, even_split(total, stages)))
+    legal = "-".join(map(str, centred_split(total, stages=stages)))
     instead = f"use split={legal}, or leave split out"
     if len(layout.stage_layers) != stages:
         return (
@@ -88,7 +78,7 @@ def _explain_layers(layout: Layout, question: Question) -> str:
             f"{said}: {total} layers of {name} cannot fill {layout.num_stages} stages; "
             f"use pp={two_nearest(legal, layout.pp) or '1'}"
         )
-    split = "-".join(map(str, even_split(total, layout.num_stages)))
+    split = "-".join(map(str, centred_split(total, stages=layout.num_stages)))
     return (
         f"{said}: {question.framework.name} makes equal stages, but {total} layers of {name} are "
         f"not divisible by pp x vpp = {layout.num_stages}; use "

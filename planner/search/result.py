@@ -30,11 +30,6 @@ class Candidate:
     """0 where the cluster states no price."""
 
     @property
-    def headroom_bytes(self) -> int:
-        """What is left on the heaviest rank."""
-        return self.limit_bytes - self.device_bytes
-
-    @property
     def is_tight(self) -> bool:
         """Within 5 % of the limit: an estimate cannot promise that it fits."""
         return self.device_bytes > 0.95 * self.limit_bytes

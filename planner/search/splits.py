@@ -9,8 +9,8 @@ from planner.model import Model
 from planner.ops import Implementation, count_parameters
 from planner.partition import chunked_split, optimal_split
 from planner.rules.core import Question
-from planner.rules.pipeline import even_split
 from planner.search.constraints import Constraints
+from planner.split_rules import centred_split
 
 
 def candidate_splits(
@@ -24,7 +24,7 @@ def candidate_splits(
     elif stages > question.model.num_layers:
         return []
     elif not question.framework.takes_uneven_stages:
-        even = even_split(question.model.num_layers, stages)
+        even = centred_split(question.model.num_layers, stages=stages)
         found = [even] if len(set(even)) == 1 else []
     else:
         # Chunks even out both ends, and experts make the space large enough without them.
