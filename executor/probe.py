@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,8 @@ CONVOLUTIONS = ((4, 64, 64, 28, 3, 1), (4, 64, 256, 28, 1, 1), (8, 128, 128, 14,
 STREAMS = (2**6, 2**12, 2**16, 2**19, 2**21, 2**24)
 MESSAGES = (2**12, 2**16, 2**19, 2**22, 2**25)
 COLD_BYTES = 2**26
-WINDOW_SECONDS = 0.05
+WINDOW_SECONDS = 0.03
+PASSES = 3
 PROBE_LIMIT_SECONDS = 300
 
 
@@ -212,6 +214,18 @@ def overlap_sample() -> tuple[dict[str, float], float]:
     return alone, seconds_per_call(together, window=window)
 
 
+def median_of_passes(make: Callable[[], Iterator[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+    """Each timing's median over passes that lie seconds apart.
+
+    A burst of other work on the machine spoils one pass, not all. Seconds come last.
+    """
+    passes = [list(make()) for _ in range(PASSES)]
+    return [
+        (*same[0][:-1], statistics.median(one[-1] for one in same))
+        for same in zip(*passes, strict=True)
+    ]
+
+
 def _work(path: Path) -> None:
     """One rank of one world size; rank 0 writes the samples."""
     torch.set_num_threads(1)
@@ -219,12 +233,12 @@ def _work(path: Path) -> None:
     world = dist.get_world_size()
     samples = [
         {"kind": kind, "sizes": sizes, "dtype": dtype, "seconds": seconds, "world_size": world}
-        for kind, sizes, dtype, seconds in kernel_samples()
+        for kind, sizes, dtype, seconds in median_of_passes(kernel_samples)
     ]
     if world > 1:
         samples += [
             {"kind": kind, "sizes": sizes, "seconds": seconds, "world_size": world}
-            for kind, sizes, seconds in collective_samples()
+            for kind, sizes, seconds in median_of_passes(collective_samples)
         ]
         sizes, seconds = overlap_sample()
         samples.append(
