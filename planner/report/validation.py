@@ -4,12 +4,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from rich.console import Group
 from rich.text import Text
 
 from planner.report.tables import grid
 from planner.validate import Validation
 
+RATIO_TICKS = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 4)
 PERCENTS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
 
 
@@ -88,8 +90,8 @@ def validation_figure(validation: Validation) -> Figure:
     axis.axhline(1.0, color="black", linewidth=0.8)
     axis.set_xscale("log")
     axis.set_yscale("log")
-    axis.set_yticks([0.25, 0.5, 0.75, 1, 1.5, 2, 4], ["0.25", "0.5", "0.75", "1", "1.5", "2", "4"])
-    axis.set_ylim(0.25, 4)
+    axis.set_yticks(RATIO_TICKS, [f"{tick:g}" for tick in RATIO_TICKS])
+    axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set_xlabel("measured step, seconds")
     axis.set_ylabel("predicted / measured (band: 10 %)")
     axis.spines[["top", "right"]].set_visible(False)
